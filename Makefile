@@ -1,0 +1,43 @@
+# Everything a fresh clone needs is Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable
+# One thread a test worker: two workers on two cores must not fight over them.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: setup demo test test-slow check bench clean
+
+setup: $(VENV)/.dev
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(VENV)/.core: $(BIN)/uv pyproject.toml constraints.txt
+	$(INSTALL) .
+	touch $@
+
+$(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt
+	$(INSTALL) '.[dev]'
+	touch $@ $(VENV)/.core
+
+demo: $(VENV)/.core
+	$(BIN)/doubtless demo
+
+test: $(VENV)/.dev
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist loadscope -m "not slow and not gpu"
+
+test-slow: $(VENV)/.dev
+	$(TEST_ENV) $(BIN)/python -m pytest -m "slow and not gpu"
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.dev
+	$(BIN)/doubtless bench demo
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,98 @@
+"""The runs of a suite: one a method and seed, each with a key that changes when its result would."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from doubtless.bench.suite import Suite
+from doubtless.config import Config
+from doubtless.data import open_source
+from doubtless.data.locate import locate
+from doubtless.methods import method_class
+
+# What does not change a result: where data lies, how many hands load it, what device computes.
+INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes")}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to be made."""
+
+    method: str  # the suite's name for it
+    seed: int
+    config: Config
+    folder: Path
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+    """Grid values, for the runs of `--tune`."""
+
+    @property
+    def name(self) -> str:
+        values = ", ".join(f"{key.rsplit('.', 1)[-1]} {value:g}" for key, value in self.tuning.items())
+        return f"{self.method} · {values}" if values else f"{self.method} · seed {self.seed}"
+
+    @property
+    def is_done(self) -> bool:
+        """Tuning runs need their log only, the others what was measured."""
+        return (self.folder / ("model.json" if self.tuning else "queries.safetensors")).exists()
+
+
+def plan_jobs(suite: Suite, work: Path, *, root: str | None = None) -> list[Job]:
+    """Every method with every seed, seeds outermost, so that a first comparison stands early."""
+    return [_job(suite, method, seed, work, root) for seed, method in product(suite.seeds, suite.methods)]
+
+
+def plan_tuning(suite: Suite, work: Path, *, root: str | None = None) -> list[Job]:
+    """Every point of every method's grid, with the suite's first seed."""
+    bare = suite.model_copy(update={"tuned": {}})
+    return [
+        _job(bare, method, suite.seeds[0], work, root, dict(zip(grid, point, strict=True)))
+        for method in suite.methods
+        if (grid := suite.grid_of(method))
+        for point in product(*grid.values())
+    ]
+
+
+def _job(
+    suite: Suite,
+    method: str,
+    seed: int,
+    work: Path,
+    root: str | None,
+    tuning: Mapping[str, Any] | None = None,
+) -> Job:
+    extra = {**(tuning or {}), **({"data.root": root} if root else {})}
+    config = suite.config(method, seed, extra=extra)
+    return Job(method, seed, config, work / suite.name / f"{method}-{run_key(config)}", dict(tuning or {}))
+
+
+def run_key(config: Config) -> str:
+    """A hash of configuration, data and method version: equal keys give equal results."""
+    plain = config.to_dict()
+    for section, keys in INDIFFERENT.items():
+        for key in keys:
+            plain[section].pop(key, None)
+    data = config.data
+    parts = {
+        "config": plain,
+        "version": method_class(config.method).version,
+        "data": [_fingerprint(name, data.root) for name in (data.source, *data.ood)],
+        "weights": _file_hash(str(locate(config.model.weights, data.root))) if config.model.weights else None,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@cache
+def _fingerprint(source: str, root: str | None) -> str:
+    return open_source(source, root=root).fingerprint()
+
+
+@cache
+def _file_hash(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

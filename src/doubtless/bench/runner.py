@@ -1,0 +1,137 @@
+"""Runs the jobs of a suite side by side, each in its own process; one that fails does not stop the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+
+from doubtless.bench.plan import Job
+from doubtless.files import write_text
+from doubtless.training import Run
+
+
+@dataclass
+class Status:
+    """Where a job stands."""
+
+    job: Job
+    state: str = "waiting"
+    seconds: float = 0.0
+    error: str | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    began: float = 0.0
+
+
+def run_suite(jobs: Sequence[Job], *, parallel: int = 1, console: Console | None = None) -> list[Status]:
+    """Makes every run that is not there yet and says how each went.
+
+    A run that is done is taken as it is; one that was stopped is taken up from its last epoch.
+    """
+    console = console or Console(stderr=True)
+    statuses = [Status(job, "done" if job.is_done else "waiting") for job in jobs]
+    with _display(statuses, console) as show:
+        try:
+            while any(status.state in {"waiting", "running"} for status in statuses):
+                _advance(statuses, parallel)
+                show()
+                time.sleep(0.2)
+        finally:
+            for status in statuses:
+                if status.process is not None and status.process.poll() is None:
+                    status.process.terminate()
+    return statuses
+
+
+def _advance(statuses: Sequence[Status], parallel: int) -> None:
+    """Notes what has ended and starts what there is room for."""
+    running = [status for status in statuses if status.state == "running"]
+    for status in running:
+        assert status.process is not None
+        code = status.process.poll()
+        status.seconds = time.perf_counter() - status.began
+        if code is not None:
+            status.state = "done" if code == 0 and status.job.is_done else "failed"
+            status.error = None if status.state == "done" else _last_words(status.job)
+    free = parallel - sum(status.state == "running" for status in statuses)
+    for status in [status for status in statuses if status.state == "waiting"][: max(free, 0)]:
+        _start(status, parallel)
+
+
+def _start(status: Status, parallel: int) -> None:
+    job = status.job
+    config = job.folder.parent / "configs" / f"{job.folder.name}.yaml"
+    write_text(config, job.config.to_yaml())
+    log = config.with_suffix(".log").open("wb")
+    threads = str(max(1, (os.cpu_count() or 1) // parallel))
+    arguments = [sys.executable, "-m", "doubtless.bench.worker", str(config), str(job.folder)]
+    status.process = subprocess.Popen(
+        arguments + (["--train-only"] if job.tuning else []),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)},
+    )
+    status.state, status.began = "running", time.perf_counter()
+
+
+def _last_words(job: Job) -> str:
+    """The last line a failed run printed."""
+    log = job.folder.parent / "configs" / f"{job.folder.name}.log"
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it ended without a word"
+
+
+@contextlib.contextmanager
+def _display(statuses: Sequence[Status], console: Console) -> Iterator[Any]:
+    """A live table on a terminal; a line for each run that ends elsewhere."""
+    if console.is_terminal:
+        with Live(_table(statuses), console=console, refresh_per_second=4) as live:
+            yield lambda: live.update(_table(statuses))
+        return
+    told = {id(status) for status in statuses if status.state == "done"}
+    if told:
+        console.print(f"{len(told)} of {len(statuses)} runs are there already", highlight=False)
+
+    def tell() -> None:
+        for status in statuses:
+            if status.state in {"done", "failed"} and id(status) not in told:
+                told.add(id(status))
+                ending = f": {status.error}" if status.error else ""
+                console.print(
+                    f"[{len(told)}/{len(statuses)}] {status.job.name}: {status.state} "
+                    f"in {status.seconds:.0f} s{ending}",
+                    highlight=False,
+                    markup=False,
+                )
+
+    yield tell
+    tell()
+
+
+def _table(statuses: Sequence[Status]) -> Group:
+    table = Table("run", "state", "epoch", "validation map@r", "seconds")
+    for status in statuses:
+        log = Run(status.job.folder).log if status.state != "waiting" else []
+        epochs = f"{len(log)}/{status.job.config.training.epochs}" if log else ""
+        score = f"{max(row['validation_map@r'] for row in log):.4f}" if log else ""
+        table.add_row(
+            status.job.name, status.state, epochs, score, f"{status.seconds:.0f}" if status.seconds else ""
+        )
+    done = sum(status.state in {"done", "failed"} for status in statuses)
+    return Group(table, f"{done} of {len(statuses)} runs")
+
+
+def work_folder(path: Path | None) -> Path:
+    """Where runs are kept between calls."""
+    return path or Path("runs") / "bench"

@@ -1,0 +1,130 @@
+"""A suite: which methods, with what settings, on what data, over which seeds. One YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from doubtless.config import Config, Section, make_config, sentence_of
+from doubtless.errors import InputError, nearest
+
+FOLDER = Path("benchmarks/suites")
+
+
+class Published(Section):
+    """Numbers a paper printed, to stand beside ours."""
+
+    source: str
+    """Paper and table."""
+    methods: dict[str, dict[str, float]]
+    """Row of the suite → metric → the paper's number."""
+    not_comparable: dict[str, str] = {}
+    """Metric → why the paper's number measures something else."""
+
+
+class Row(Section):
+    """One method of the suite: what differs from the suite's `base`, and what is to be tuned."""
+
+    set: dict[str, Any] = {}
+    grid: dict[str, list[Any]] | None = None
+    """Dotted keys → values to choose from on validation data; None: the suite's own grid."""
+
+
+class Suite(Section):
+    """Methods × seeds on one data set; `base` is the configuration they share.
+
+    `tuned` is what `doubtless bench SUITE --tune` chose on validation data, kept in a file beside the suite.
+    """
+
+    name: str
+    title: str
+    seeds: list[int] = Field(min_length=1)
+    base: dict[str, Any]
+    methods: dict[str, Row] = Field(min_length=1)
+    grid: dict[str, list[Any]] = {}
+    metrics: list[str] | None = None
+    """Columns of the printed table; None: all."""
+    published: Published | None = None
+    tuned: dict[str, dict[str, Any]] = {}
+
+    def config(self, method: str, seed: int, *, extra: Mapping[str, Any] | None = None) -> Config:
+        """The configuration of one run: base, then the method's own, then what was tuned, then `extra`."""
+        data = merge(self.base, self.methods[method].set)
+        for key, value in {**self.tuned.get(method, {}), **(extra or {})}.items():
+            data = merge(data, _nested(key, value))
+        return make_config({**data, "seed": seed})
+
+    def grid_of(self, method: str) -> dict[str, list[Any]]:
+        own = self.methods[method].grid
+        return self.grid if own is None else own
+
+
+def load_suite(name: str | Path, *, folder: Path | None = None) -> Suite:
+    """A suite by its name (looked for in benchmarks/suites and among those shipped) or its path."""
+    path = find_suite(name, folder=folder)
+    data = _read(path)
+    tuned = tuned_path(path)
+    if tuned.exists():
+        data["tuned"] = {method: found["chosen"] for method, found in _read(tuned).items()}
+    try:
+        return Suite.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"In the suite {path}: {sentence_of(error, Suite)}") from None
+
+
+def find_suite(name: str | Path, *, folder: Path | None = None) -> Path:
+    """The file of a suite."""
+    if Path(name).suffix in {".yaml", ".yml"}:
+        if not Path(name).is_file():
+            raise InputError(f"There is no suite {name}.")
+        return Path(name)
+    places = [folder or FOLDER, _shipped()]
+    for place in places:
+        if (place / f"{name}.yaml").is_file():
+            return place / f"{name}.yaml"
+    known = sorted({path.stem for place in places for path in place.glob("*.yaml")})
+    raise InputError(f"There is no suite {str(name)!r}{nearest(str(name), known)}")
+
+
+def tuned_path(suite: Path) -> Path:
+    """Where the choices of `--tune` are kept: a folder beside the suites."""
+    return suite.parent / "tuned" / suite.name
+
+
+def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the keys of `change`, section by section.
+
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    result = dict(base)
+    for key, value in change.items():
+        inside = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(inside, Mapping)
+        result[key] = merge(inside, value) if both and isinstance(inside, Mapping) else value
+    return result
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    first, _, rest = key.partition(".")
+    return {first: _nested(rest, value) if rest else value}
+
+
+def _shipped() -> Path:
+    with as_file(files("doubtless.bench") / "suites") as path:
+        return Path(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise InputError(f"{path} is no readable YAML file: {error}.") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} must hold keys and values.")
+    return data

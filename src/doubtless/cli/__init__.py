@@ -1,0 +1,49 @@
+"""The command line, one file a verb. Bad input is one sentence and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from doubtless import __version__
+from doubtless.cli import bench, demo, evaluate, listing, report, train
+from doubtless.errors import DoubtlessError
+
+app = typer.Typer(
+    name="doubtless",
+    help="Image retrieval that knows when it does not know.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("demo")(demo.demo)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("bench")(bench.bench)
+app.command("report")(report.report)
+app.command("methods")(listing.methods)
+app.command("sources")(listing.sources)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and stop.")) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
+    try:
+        app()
+    except DoubtlessError as error:
+        typer.echo(f"doubtless: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("doubtless: stopped.", err=True)
+        sys.exit(130)
+
+
+__all__ = ["app", "main"]

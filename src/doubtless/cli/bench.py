@@ -1,0 +1,120 @@
+"""`doubtless bench`: every method of a suite over its seeds, one comparison out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from doubtless.bench import Job, Suite
+    from doubtless.bench.runner import Status
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(help="Name of a suite in benchmarks/suites, or a YAML file.")],
+    data: Annotated[
+        str | None, typer.Option(help="Folder with the data sets; $DOUBTLESS_DATA by default.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at a time.")] = 1,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Only the first so many seeds.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this method; several times for several.")
+    ] = None,
+    tune: Annotated[bool, typer.Option(help="First choose the grid's values on validation data.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the JSON and HTML.")] = Path("benchmarks/results"),
+    work: Annotated[Path, typer.Option(help="Folder for the runs; finished ones are used again.")] = Path(
+        "runs/bench"
+    ),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan with an estimate and stop.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Train and measure every method of a suite over its seeds, and compare them.
+
+    Finished runs are never trained again; a killed bench goes on where it was.
+
+    Example: doubtless bench demo --jobs 2
+    """
+    from doubtless.bench import load_suite, plan_jobs, run_suite
+    from doubtless.bench.comparison import write_results
+    from doubtless.cli.tables import print_comparison, print_json
+
+    chosen = _narrowed(load_suite(suite), seeds, only)
+    if tune and not dry_run:
+        _tune(suite, chosen, work, data, jobs)
+        chosen = _narrowed(load_suite(suite), seeds, only)
+    plan = plan_jobs(chosen, work, root=data)
+    if dry_run:
+        _print_plan(plan, jobs, json)
+        return
+    failed = [status for status in run_suite(plan, parallel=jobs) if status.state == "failed"]
+    if any(job.is_done for job in plan):
+        table = write_results(chosen, plan, out)
+        if json:
+            print_json(table.to_json())
+        else:
+            print_comparison(table, chosen.title)
+            typer.echo(f"results: {out / chosen.name}.json, {out / chosen.name}.html")
+    _stop_if_failed(failed, len(plan))
+
+
+def _narrowed(suite: Suite, seeds: int | None, only: list[str] | None) -> Suite:
+    from doubtless.errors import InputError, nearest
+
+    for name in only or []:
+        if name not in suite.methods:
+            raise InputError(f"The suite {suite.name} has no method {name!r}{nearest(name, suite.methods)}")
+    methods = {name: row for name, row in suite.methods.items() if not only or name in only}
+    return suite.model_copy(update={"seeds": suite.seeds[:seeds], "methods": methods})
+
+
+def _tune(name: str, suite: Suite, work: Path, data: str | None, jobs: int) -> None:
+    import yaml
+
+    from doubtless.bench import run_suite
+    from doubtless.bench.plan import plan_tuning
+    from doubtless.bench.suite import find_suite, tuned_path
+    from doubtless.bench.tuning import choose, save_choices
+
+    plan = plan_tuning(suite, work / "tuning", root=data)
+    statuses = run_suite(plan, parallel=jobs)
+    path = tuned_path(find_suite(name))
+    before = yaml.safe_load(path.read_text()) if path.exists() else {}
+    save_choices(path, {**before, **choose(plan)})
+    typer.echo(f"chosen values: {path}", err=True)
+    _stop_if_failed([status for status in statuses if status.state == "failed"], len(plan))
+
+
+def _stop_if_failed(failed: list[Status], total: int) -> None:
+    for status in failed:
+        typer.echo(f"doubtless: {status.job.name} failed: {status.error}", err=True)
+    if failed:
+        typer.echo(f"doubtless: {len(failed)} of {total} runs failed; start again to retry them.", err=True)
+        raise typer.Exit(1)
+
+
+def _print_plan(plan: list[Job], jobs: int, json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from doubtless.bench.estimate import estimate_seconds
+    from doubtless.cli.tables import print_json
+
+    open_jobs = [job for job in plan if not job.is_done]
+    seconds = estimate_seconds(open_jobs)
+    total = sum(seconds[job.method] for job in open_jobs) / jobs
+    if json:
+        rows = [{"run": job.name, "folder": str(job.folder), "done": job.is_done} for job in plan]
+        print_json({"runs": rows, "open": len(open_jobs), "estimated_seconds": round(total)})
+        return
+    table = Table("run", "folder", "state", "about")
+    for job in plan:
+        about = "" if job.is_done else f"{seconds[job.method]:.0f} s"
+        table.add_row(job.name, str(job.folder), "done" if job.is_done else "to do", about)
+    Console().print(table)
+    typer.echo(
+        f"{len(open_jobs)} of {len(plan)} runs to do, about {total / 60:.1f} minutes with {jobs} at a time"
+    )

@@ -1,0 +1,110 @@
+"""Results as a table for the eye, or as JSON for the next program."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from doubtless.evaluation import Evaluation, Measure
+    from doubtless.report import Cell, ComparisonTable
+
+
+CELL_WIDTH = len("0.123 ± 0.012")
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_evaluation(found: Evaluation, title: str) -> None:
+    """Measures with their intervals, then the free baselines, then what the notes say."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("measure")
+    table.add_column("value", justify="right")
+    table.add_column("95 % interval", justify="right")
+    for name, measure in found.measures.items():
+        table.add_row(name, f"{measure.value:.4f}", interval(measure))
+    console.print(table)
+    if found.baselines:
+        console.print(_baselines(found))
+    for note in found.protocol.get("notes", []):
+        console.print(f"• {note}", highlight=False)
+
+
+def interval(measure: Measure) -> str:
+    if measure.low is None or measure.high is None:
+        return ""
+    return f"{measure.low:.4f} – {measure.high:.4f}"
+
+
+def _baselines(found: Evaluation) -> Any:
+    from rich.table import Table
+
+    names = list(dict.fromkeys(name for values in found.baselines.values() for name in values))
+    shown = [name for name in names if name.split("/")[0] in {"error_auroc", "ausc", "ood_auroc"}]
+    table = Table(title="free uncertainties (cost nothing)", title_justify="left", title_style="bold")
+    table.add_column("uncertainty")
+    for name in shown:
+        table.add_column(name, justify="right")
+    if any(name in found.measures for name in shown):
+        table.add_row("learned", *(_value(found.measures.get(name)) for name in shown))
+    for baseline, values in found.baselines.items():
+        table.add_row(baseline, *(_value(values.get(name)) for name in shown))
+    return table
+
+
+def _value(measure: Measure | None) -> str:
+    return "" if measure is None else f"{measure.value:.4f}"
+
+
+def print_comparison(table: ComparisonTable, title: str) -> None:
+    """Methods as rows, metrics as columns, as many a table as the terminal is wide."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    measured = [
+        name for name in table.metrics if any(_cell(cells.get(name)) for cells in table.cells.values())
+    ]
+    heading = max(len(name) for name in table.cells) + 4
+    for number, metrics in enumerate(_packed(measured, console.width - heading)):
+        shown = Table(title=title if number == 0 else None, title_justify="left", title_style="bold")
+        shown.add_column("method", no_wrap=True)
+        for metric in metrics:
+            shown.add_column(metric, justify="right", no_wrap=True)
+        for method, cells in table.cells.items():
+            shown.add_row(method, *(_cell(cells.get(metric)) for metric in metrics))
+        console.print(shown)
+    for note in table.notes:
+        console.print(f"• {note}", highlight=False)
+
+
+def _packed(names: list[str], width: int) -> list[list[str]]:
+    """As many columns a table as fit into the width."""
+    tables: list[list[str]] = [[]]
+    used = 0
+    for name in names:
+        needed = max(len(name), CELL_WIDTH) + 3
+        if tables[-1] and used + needed > width:
+            tables.append([])
+            used = 0
+        tables[-1].append(name)
+        used += needed
+    return tables
+
+
+def _cell(cell: Cell | None) -> str:
+    """Mean ± spread over seeds, the best in bold, a paper's number below (≠: not comparable)."""
+    if cell is None or cell.mean != cell.mean:
+        return ""
+    text = f"{cell.mean:.3f}" + (f" ± {cell.std:.3f}" if cell.std is not None else "")
+    if cell.published is not None:
+        text += f"\n{'≠' if cell.not_comparable else 'paper'} {cell.published:.2f}"
+    return f"[bold]{text}[/bold]" if cell.best else text

@@ -1,0 +1,144 @@
+"""Loaders: a prepared part of a source, in memory on the device where it fits, through workers where not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from doubtless.data.batches import BalancedBatches
+from doubtless.data.prepare import Preparation
+from doubtless.data.source import Source
+from doubtless.data.sources import Progress
+from doubtless.distributed import rank, world_size
+from doubtless.errors import InputError
+
+MEMORY_BUDGET = 2 << 30
+"""Prepared images up to this many bytes are kept in memory as one tensor."""
+
+
+class Batch(NamedTuple):
+    """What a loader gives: images uint8 (b, C, H, W) or features (b, F); labels and positions (b,)."""
+
+    inputs: Tensor
+    labels: Tensor
+    position: Tensor
+
+
+class ImageSet(Dataset[Batch]):
+    """A part of a source, prepared: what training, validation and evaluation read.
+
+    >>> from doubtless.data import open_source
+    >>> images = ImageSet(open_source("digits"), torch.arange(100), Preparation(channels=1, size=28))
+    >>> len(images), images[0].inputs.shape
+    (100, torch.Size([1, 28, 28]))
+    """
+
+    def __init__(self, source: Source, index: Tensor, preparation: Preparation, *, seed: int = 0) -> None:
+        self.source = source
+        self.index = index
+        self.preparation = preparation
+        self.labels = source.labels[index]
+        self.seed = seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, position: int) -> Batch:
+        where = int(self.index[position])
+        draw = hash((self.seed, self.epoch, where)) & 0x7FFFFFFF
+        image = self.preparation(self.source.image(where), seed=draw)
+        return Batch(image, self.labels[position], torch.tensor(position))
+
+    def in_memory(self, progress: Progress | None = None) -> Tensor | None:
+        """All prepared images as one uint8 tensor (n, C, H, W); None if they are drawn at random or too large."""
+        if self.preparation.is_random or len(self) == 0:
+            return None
+        first = self[0].inputs
+        if len(self) * first.numel() > MEMORY_BUDGET:
+            return None
+        if self.source.pixels is not None and self.source.pixels[0].shape == first.shape:
+            return self.source.pixels[self.index]
+        if self.preparation.size is None and self.source.paths is not None:
+            raise InputError(
+                f"The images of {self.source.name} come in different sizes; set data.size, such as 112."
+            )
+        everything = torch.empty(len(self), *first.shape, dtype=torch.uint8)
+        positions = range(len(self))
+        for position in progress(positions, "reading images", len(self)) if progress else positions:
+            everything[position] = self[position].inputs
+        return everything
+
+
+class TensorBatches:
+    """Batches indexed out of one tensor, on whatever device it is: no Python loader in the way."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor, batches: BalancedBatches) -> None:
+        self.inputs = inputs
+        self.labels = labels.to(inputs.device)
+        self.batches = batches
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        plan = self.batches.epoch(self.epoch, rank=rank(), world_size=world_size())
+        rows = torch.tensor(plan, device=self.inputs.device)  # (steps, share), one transfer an epoch
+        for row in rows:
+            yield Batch(self.inputs[row], self.labels[row], row)
+
+
+class WorkerBatches:
+    """Batches decoded and augmented by worker processes."""
+
+    def __init__(self, images: ImageSet, batches: BalancedBatches, *, workers: int) -> None:
+        self.images = images
+        self.batches = batches
+        self.workers = workers
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.images.epoch = self.epoch
+        plan = self.batches.epoch(self.epoch, rank=rank(), world_size=world_size())
+        yield from DataLoader(
+            self.images, batch_sampler=plan, num_workers=self.workers, pin_memory=torch.cuda.is_available()
+        )
+
+
+def training_batches(
+    images: ImageSet,
+    *,
+    batch_size: int,
+    per_class: int | None,
+    seed: int,
+    workers: int,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> TensorBatches | WorkerBatches:
+    """The training loader of an image set: set its `epoch` before iterating."""
+    batches = BalancedBatches(images.labels, batch_size=batch_size, per_class=per_class, seed=seed)
+    held = images.in_memory(progress)
+    if held is not None:
+        return TensorBatches(held.to(device), images.labels, batches)
+    return WorkerBatches(images, batches, workers=workers)
+
+
+def in_order(
+    images: ImageSet, *, batch_size: int, workers: int = 0, held: Tensor | None = None
+) -> Iterator[Batch]:
+    """Every image once, in order. `held` is what `images.in_memory()` gave, where it gave something."""
+    if held is None:
+        yield from DataLoader(images, batch_size=batch_size, num_workers=workers)
+        return
+    labels = images.labels.to(held.device)
+    for start in range(0, len(images), batch_size):
+        stop = min(start + batch_size, len(images))
+        yield Batch(held[start:stop], labels[start:stop], torch.arange(start, stop))

@@ -1,0 +1,132 @@
+"""A data source: labelled images, named by one string, in memory or in files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from doubtless.data.decode import decode_image
+from doubtless.errors import InputError
+
+TRAIN, TEST = 0, 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """n labelled images.
+
+    Images live either in memory (`pixels`, uint8 (n, C, H, W)) or in files (`paths`). `part` says which of
+    them the source itself calls train (0) or test (1), None where it does not say.
+    """
+
+    name: str
+    labels: Tensor  # (n,) long, positions in label_names
+    label_names: list[str]
+    pixels: Tensor | None = None
+    paths: list[Path] | None = None
+    part: Tensor | None = None  # (n,)
+    skipped: list[str] = field(default_factory=list)
+    """Files that could not be read, each with the reason; they are not among the n images."""
+
+    def __post_init__(self) -> None:
+        if len(self) == 0:
+            raise InputError(f"{self.name} has no images.")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def ids(self) -> list[str]:
+        """A name an image: its path's last two parts, or its number."""
+        if self.paths is not None:
+            return ["/".join(path.parts[-2:]) for path in self.paths]
+        return [str(i) for i in range(len(self))]
+
+    @property
+    def channels(self) -> int:
+        """What the images have; files are taken as colour."""
+        return 3 if self.pixels is None else self.pixels.shape[1]
+
+    def image(self, index: int) -> Tensor:
+        """One image, uint8 (C, H, W)."""
+        if self.pixels is not None:
+            return self.pixels[index]
+        assert self.paths is not None
+        return decode_image(self.paths[index])
+
+    def fingerprint(self) -> str:
+        """A hash of what it holds: pixels, or file names, sizes and times of change."""
+        digest = hashlib.sha256(self.labels.numpy().tobytes())
+        if self.pixels is not None:
+            digest.update(self.pixels.numpy().tobytes())
+        for path in self.paths or []:
+            stat = path.stat()
+            digest.update(f"{'/'.join(path.parts[-2:])}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+        return digest.hexdigest()[:16]
+
+
+def tensor_source(
+    name: str,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    label_names: list[str] | None = None,
+    part: Tensor | None = None,
+) -> Source:
+    """A source from arrays of anyone's: (n, H, W) or (n, H, W, C) or (n, C, H, W), bytes or floats in [0, 1].
+
+    >>> tensor_source("mine", torch.rand(10, 28, 28), torch.arange(10) % 2).pixels.shape
+    torch.Size([10, 1, 28, 28])
+    """
+    if len(images) != len(labels):
+        raise InputError(f"{name} has {len(images)} images but {len(labels)} labels.")
+    if labels.dim() != 1:
+        raise InputError(f"{name} must have one label an image, got labels of shape {tuple(labels.shape)}.")
+    if label_names is None:
+        present, labels = torch.unique(labels, return_inverse=True)
+        label_names = [str(value) for value in present.tolist()]
+    return Source(
+        name=name,
+        labels=labels.long(),
+        label_names=label_names,
+        pixels=_channels_first(name, _as_bytes(name, images)),
+        part=part,
+    )
+
+
+def _as_bytes(name: str, images: Tensor) -> Tensor:
+    if images.dtype == torch.uint8:
+        return images
+    if not images.is_floating_point():
+        if len(images) and (int(images.min()) < 0 or int(images.max()) > 255):
+            raise InputError(f"{name} has whole-number pixels outside 0…255; scale them first.")
+        return images.to(torch.uint8)
+    bad = ~torch.isfinite(images).flatten(1).all(1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        raise InputError(
+            f"{name} has NaN or infinite pixels in {int(bad.sum())} images, the first is number {first}."
+        )
+    if float(images.min()) < 0 or float(images.max()) > 1:
+        raise InputError(
+            f"{name} has floating-point pixels from {float(images.min()):.3g} to {float(images.max()):.3g}; "
+            "accepted are floats in [0, 1] or bytes."
+        )
+    return (images * 255).round().to(torch.uint8)
+
+
+def _channels_first(name: str, images: Tensor) -> Tensor:
+    if images.dim() == 3:
+        return images.unsqueeze(1).contiguous()
+    if images.dim() == 4 and images.shape[-1] in (1, 3):
+        return images.permute(0, 3, 1, 2).contiguous()
+    if images.dim() == 4 and images.shape[1] in (1, 3):
+        return images.contiguous()
+    raise InputError(
+        f"{name} must have images (n, H, W), (n, H, W, 1 or 3) or (n, 1 or 3, H, W), "
+        f"got {tuple(images.shape)}."
+    )

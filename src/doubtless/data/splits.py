@@ -1,0 +1,142 @@
+"""Explicit splits: who trains, validates, tests. Recorded with the run; test data never selects anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from doubtless.data.source import TEST, TRAIN, Source
+from doubtless.errors import InputError, RunError
+from doubtless.files import read_json, write_json
+
+SplitKind = Literal["closed", "open", "given"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Positions in the source, sorted, of the three parts.
+
+    `closed`: by image, every class in every part (the source's own test part where it has one).
+    `open`:   by class, the first half of the sorted classes trains, the others test.
+    `given`:  the source's own parts, whose classes are different ones.
+    Validation is cut from the training part: by image when closed, by class when open or given.
+    """
+
+    kind: SplitKind
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    source: str
+    fingerprint: str
+    seed: int
+
+    def save(self, path: str | Path) -> None:
+        parts = {name: getattr(self, name).tolist() for name in ("train", "validation", "test")}
+        header = {
+            "kind": self.kind,
+            "source": self.source,
+            "fingerprint": self.fingerprint,
+            "seed": self.seed,
+        }
+        write_json(path, {"schema": 1, **header, **parts})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Split:
+        data = read_json(path)
+        try:
+            parts = {
+                name: torch.tensor(data[name], dtype=torch.long) for name in ("train", "validation", "test")
+            }
+            return cls(
+                kind=data["kind"],
+                source=data["source"],
+                fingerprint=data["fingerprint"],
+                seed=data["seed"],
+                **parts,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunError(f"{path} is no split of this library ({error}).") from error
+
+
+def make_split(
+    source: Source, kind: SplitKind, *, validation: float = 0.1, test: float = 0.2, seed: int = 0
+) -> Split:
+    """Splits a source; `test` counts only for a closed split of a source without a test part of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    if kind == "closed":
+        pool, held_out = _closed(source, test, generator)
+        train, chosen = _by_image(source.labels, pool, validation, generator)
+    else:
+        pool, held_out = _open(source) if kind == "open" else _given(source)
+        train, chosen = _by_class(source, pool, validation, generator)
+    for name, part in (("training", train), ("validation", chosen), ("test", held_out)):
+        if len(part) == 0:
+            raise InputError(
+                f"A {kind} split of {source.name} leaves no image for {name}; it has {len(source)} images."
+            )
+    return Split(
+        kind=kind,
+        train=train.sort().values,
+        validation=chosen.sort().values,
+        test=held_out.sort().values,
+        source=source.name,
+        fingerprint=source.fingerprint(),
+        seed=seed,
+    )
+
+
+def _closed(source: Source, test: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    if source.part is not None:
+        return torch.nonzero(source.part == TRAIN)[:, 0], torch.nonzero(source.part == TEST)[:, 0]
+    return _by_image(source.labels, torch.arange(len(source)), test, generator)
+
+
+def _open(source: Source) -> tuple[Tensor, Tensor]:
+    classes = len(source.label_names)
+    if classes < 4:
+        raise InputError(
+            f"An open split needs at least 4 classes (2 to train, 2 to test), {source.name} has {classes}."
+        )
+    seen = source.labels < classes // 2
+    return torch.nonzero(seen)[:, 0], torch.nonzero(~seen)[:, 0]
+
+
+def _given(source: Source) -> tuple[Tensor, Tensor]:
+    if source.part is None:
+        raise InputError(
+            f"{source.name} has no train and test part of its own; split: open or closed can be had."
+        )
+    return torch.nonzero(source.part == TRAIN)[:, 0], torch.nonzero(source.part == TEST)[:, 0]
+
+
+def _by_image(
+    labels: Tensor, pool: Tensor, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Takes `share` of every class out of the pool; a class of one image stays where it is."""
+    taken = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels[pool].unique():
+        members = pool[labels[pool] == label]
+        count = min(round(share * len(members)), len(members) - 1)
+        order = torch.randperm(len(members), generator=generator)
+        taken[members[order[:count]]] = True
+    return pool[~taken[pool]], pool[taken[pool]]
+
+
+def _by_class(
+    source: Source, pool: Tensor, share: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Takes `share` of the classes, at least two, out of the pool."""
+    classes = source.labels[pool].unique()
+    if len(classes) < 4:
+        raise InputError(
+            f"Class-disjoint validation needs at least 4 training classes (2 to train, 2 to validate), "
+            f"{source.name} has {len(classes)}."
+        )
+    count = min(max(2, round(share * len(classes))), len(classes) - 2)
+    chosen = classes[torch.randperm(len(classes), generator=generator)[:count]]
+    taken = torch.isin(source.labels[pool], chosen)
+    return pool[~taken], pool[taken]

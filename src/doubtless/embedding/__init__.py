@@ -1,0 +1,20 @@
+"""The one noun: a batch of distributions over embedding space."""
+
+from doubtless.embedding.base import FAMILIES, Embedding
+from doubtless.embedding.empirical import EmpiricalEmbedding
+from doubtless.embedding.gaussian import GaussianEmbedding
+from doubtless.embedding.point import PointEmbedding
+from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
+from doubtless.embedding.storage import StoredEmbedding, read_embedding, save_embedding
+
+__all__ = [
+    "Embedding",
+    "PointEmbedding",
+    "GaussianEmbedding",
+    "ProjectedGaussianEmbedding",
+    "EmpiricalEmbedding",
+    "FAMILIES",
+    "StoredEmbedding",
+    "read_embedding",
+    "save_embedding",
+]

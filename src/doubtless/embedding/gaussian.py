@@ -1,0 +1,89 @@
+"""Gaussians with diagonal covariance in the raw embedding space: PFE, HIB, Bayesian triplet, DVML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from doubtless.embedding.base import Embedding, check_matrix
+from doubtless.errors import InputError
+
+
+class GaussianEmbedding(Embedding):
+    """Location (n, D) and variance (n, 1), the same in every dimension, or (n, D).
+
+    Distances are those of the raw space: E‖z − w‖² = ‖μ − ν‖² + tr Σ + tr Σ'.
+    """
+
+    family: ClassVar[str] = "gaussian"
+    item_axes: ClassVar[Mapping[str, int]] = {"location": 0, "variance": 0}
+    is_unit: ClassVar[bool] = False
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__(parameters)
+        check_gaussian(parameters["location"], parameters["variance"])
+
+    @property
+    def variance(self) -> Tensor:
+        """(n, D), also where one number an item was given."""
+        return self._parameters["variance"].expand_as(self.location)
+
+    @property
+    def total_variance(self) -> Tensor:
+        """tr Σ, (n,)."""
+        return self.variance.sum(-1)
+
+    @property
+    def uncertainty(self) -> Tensor:
+        """tr Σ: how far, squared, the embedding is expected to lie from its mean."""
+        return self.total_variance
+
+    @property
+    def resultant(self) -> Tensor:
+        """‖E z/‖z‖‖, exact."""
+        from doubtless.sphere import projected_gaussian_mean
+
+        return self._once(
+            "resultant", lambda: projected_gaussian_mean(self.location, self.variance).norm(dim=-1)
+        )
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
+        return draw_gaussian(self.location, self.variance, n, generator=generator, raw=raw)
+
+    def expected_squared_distance(self, other: Embedding) -> Tensor:
+        self._must_be_comparable(other)
+        assert isinstance(other, GaussianEmbedding)
+        if len(self) != len(other):
+            raise InputError(f"row by row needs equal lengths, got {len(self)} and {len(other)} items.")
+        return (self.location - other.location).square().sum(-1) + self.total_variance + other.total_variance
+
+    def pairwise_expected_squared_distance(self, other: Embedding) -> Tensor:
+        self._must_be_comparable(other)
+        assert isinstance(other, GaussianEmbedding)
+        own = self.location.square().sum(-1) + self.total_variance  # (n,)
+        others = other.location.square().sum(-1) + other.total_variance  # (m,)
+        return (own[:, None] + others - 2 * self.location @ other.location.T).clamp_min(0)
+
+
+def check_gaussian(location: Tensor, variance: Tensor) -> None:
+    """Refuses shapes that do not fit together and negative variances."""
+    check_matrix("location", location)
+    n, dim = location.shape
+    if tuple(variance.shape) not in {(n, 1), (n, dim)}:
+        raise InputError(f"variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}.")
+    if bool((variance < 0).any()):
+        raise InputError(f"variance must not be negative, got {float(variance.min()):.3g}.")
+
+
+def draw_gaussian(
+    location: Tensor, variance: Tensor, n: int, *, generator: torch.Generator | None, raw: bool
+) -> Tensor:
+    """n draws (n, items, D) from independent Gaussians, normalised unless `raw`."""
+    shape = (n, *location.shape)
+    noise = torch.randn(shape, generator=generator, dtype=location.dtype, device=location.device)
+    draws = location + variance.sqrt() * noise  # (n, items, D)
+    return draws if raw else normalize(draws, dim=-1)

@@ -1,0 +1,130 @@
+"""`evaluate`: everything that is measured of one embedding, leave-one-out or query against gallery.
+
+Queries without a positive are left out of retrieval, error and calibration metrics and counted in
+`counts["without_positive"]`; they are in-distribution all the same, so OOD metrics keep them. A point embedding
+has no uncertainty of its own: its error and OOD metrics stand in `baselines` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from doubtless.embedding import Embedding
+from doubtless.evaluation import measuring
+from doubtless.evaluation.doubts import LEARNED, MATCH, Doubts, query_doubts, stranger_doubts
+from doubtless.evaluation.neighbors import Neighbors
+from doubtless.evaluation.notes import count, describe, write_notes
+from doubtless.evaluation.result import Curve, Evaluation, QueryRecord
+from doubtless.evaluation.setting import Setting, prepare
+from doubtless.evaluation.uncertainty import RISKS
+
+
+def evaluate(
+    embedding: Embedding,
+    labels: Tensor,
+    *,
+    gallery: Embedding | None = None,
+    gallery_labels: Tensor | None = None,
+    ood: Mapping[str, Embedding] | None = None,
+    uncertainty: Tensor | None = None,
+    gallery_uncertainty: Tensor | None = None,
+    ood_uncertainty: Mapping[str, Tensor] | None = None,
+    ks: Sequence[int] | None = None,
+    risks: Sequence[float] = RISKS,
+    consensus_samples: int = 100,
+    clusters: bool = True,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Measures retrieval, and whether the uncertainty knows where it fails and what it was never shown.
+
+    embedding, labels   n queries and their integer labels (n,). Without a gallery every item queries all
+                        others, itself left out by index; duplicates of it stay in.
+    ood                 name → embedding of things of no class at all; they query the same gallery
+    uncertainty         (n,) from outside, in place of the family's own; then `gallery_uncertainty` (m,) and
+                        `ood_uncertainty` (name → (o,)) come from outside too, or their metrics are left out
+    ks                  None: 1, 5, 10 as far as the gallery reaches. One asked for that is too large is an error.
+    consensus_samples   draws a query for `ece`, families with spread only; 0 leaves it out (each draw is a
+                        search of the gallery: minutes for tens of thousands of queries on a CPU)
+    clusters            k-means for `nmi` and `f1`
+    bootstrap           replicates behind each interval; 0 gives no intervals
+    progress            is told the name of each step as it begins
+
+    >>> import torch
+    >>> evaluate(Embedding.point(torch.eye(4).repeat(2, 1)), torch.arange(4).repeat(2), bootstrap=0)["recall@1"]
+    1.0
+    """
+    tell = progress or (lambda step: None)
+    setting = prepare(embedding, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks)
+    meter = measuring.Meter(replicates=bootstrap, seed=seed, device=setting.labels.device)
+    tell("neighbours")
+    found = setting.neighbors()
+    doubts = query_doubts(setting, found, uncertainty=uncertainty, gallery_uncertainty=gallery_uncertainty)
+    from_outside = uncertainty is not None
+    strangers = stranger_doubts(setting, ood or {}, from_outside=from_outside, uncertainty=ood_uncertainty)
+    tell("retrieval")
+    record = _record(setting, found, doubts.get(LEARNED))
+    table, curves = _measure_doubts(setting, record, doubts, strangers, risks=risks, meter=meter, tell=tell)
+    learned = table.pop(measuring.VALUES) | table.pop(LEARNED, {})
+    if consensus_samples and setting.embedding.uncertainty is not None:
+        tell("consensus")
+        part, line = measuring.consensus_measures(setting, samples=consensus_samples, seed=seed, meter=meter)
+        learned, curves["reliability"] = learned | part, {"consensus": line}
+    if clusters:
+        tell("clusters")
+        learned |= measuring.cluster_measures(setting)
+    counts = count(setting, strangers)
+    how: dict[str, Any] = {"samples": consensus_samples if "ece" in learned else 0, "bootstrap": bootstrap}
+    how |= {"seed": seed, "notes": write_notes(setting, learned, table, asked=ks)}
+    return Evaluation(learned, table, counts, how | describe(setting, counts), curves, _on_cpu(record))
+
+
+def _measure_doubts(
+    setting: Setting,
+    record: QueryRecord,
+    doubts: Doubts,
+    strangers: Mapping[str, Doubts],
+    *,
+    risks: Sequence[float],
+    meter: measuring.Meter,
+    tell: Callable[[str], None],
+) -> tuple[measuring.Table, dict[str, dict[str, Curve]]]:
+    """Numbers and figures of every uncertainty, the learned one and the free ones alike."""
+    tell("errors and intervals")
+    counted = {name: doubt[setting.counted] for name, doubt in doubts.items()}
+    table = measuring.query_measures(counted, record.correct, record.values, risks=risks, meter=meter)
+    counted.pop(MATCH, None)
+    curves = measuring.error_curves(counted, record.correct)
+    for name, stranger in strangers.items():
+        tell(f"OOD {name}")
+        for source, found in measuring.detection_measures(doubts, stranger, name=name, meter=meter).items():
+            table[source] |= found
+        curves |= measuring.detection_curves(doubts, stranger, name=name)
+    return table, curves
+
+
+def _record(setting: Setting, found: Neighbors, learned: Tensor | None) -> QueryRecord:
+    rows = setting.counted
+    first = found.index[rows, 0]
+    return QueryRecord(
+        index=rows,
+        neighbor=first,
+        correct=setting.is_right(rows, first),
+        uncertainty=None if learned is None else learned[rows],
+        values=setting.retrieval_values(found),
+    )
+
+
+def _on_cpu(record: QueryRecord) -> QueryRecord:
+    """Figures and comparisons read it, so it does not hold a GPU's memory."""
+    return QueryRecord(
+        index=record.index.cpu(),
+        neighbor=record.neighbor.cpu(),
+        correct=record.correct.cpu(),
+        uncertainty=None if record.uncertainty is None else record.uncertainty.cpu(),
+        values={name: value.cpu() for name, value in record.values.items()},
+    )

@@ -1,0 +1,138 @@
+"""What an evaluation found: numbers with intervals, curves, what each query got. Plain data, JSON both ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from doubtless.errors import InputError
+from doubtless.files import read_json, write_json
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number and its bootstrap 95 % interval (None where there is none)."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a figure. `weight` is what stands behind each point (a bin's share), where that varies."""
+
+    x: list[float]
+    y: list[float]
+    weight: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class QueryRecord:
+    """What each query got, tensors of one entry a query that counts (those with a positive in the gallery).
+
+    Kept apart from the JSON: paired comparisons between methods and the figures need it.
+    """
+
+    index: Tensor  # (q,) position in the query set
+    neighbor: Tensor  # (q,) position of the first hit in the gallery
+    correct: Tensor  # (q,) bool: the first hit is right
+    uncertainty: Tensor | None  # (q,) None for points
+    values: dict[str, Tensor] = field(default_factory=dict)  # metric name → (q,) its value for each query
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that was measured of one embedding.
+
+    measures    "recall@1" → Measure. OOD metrics carry the set's name: "ood_auroc/digits"
+    baselines   free uncertainty ("distance", "ratio", "spread", "norm") → its error_auroc, ausc, ood_auroc/…
+    counts      queries, gallery, classes, without_positive, ood/<name>
+    protocol    how it was measured: kind ("leave-one-out" | "query-gallery"), samples, bootstrap, seed, notes
+    curves      figure → line → Curve. Figures: "sparsification" (lines "uncertainty", "oracle", "random",
+                free baselines), "risk_coverage", "roc/<ood>", "reliability",
+                "histogram/<ood>" (lines "id", "ood": x = bin centres, y = share)
+    """
+
+    measures: dict[str, Measure]
+    baselines: dict[str, dict[str, Measure]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    protocol: dict[str, Any] = field(default_factory=dict)
+    curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
+    queries: QueryRecord | None = None
+
+    def __getitem__(self, name: str) -> float:
+        """The value of a measure: ``evaluation["recall@1"]``."""
+        if name not in self.measures:
+            raise InputError(f"there is no measure {name!r}; there are {', '.join(self.measures)}.")
+        return self.measures[name].value
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but `queries`. A value that is not finite becomes null."""
+        return {
+            "schema": SCHEMA,
+            "measures": {name: _measure_json(measure) for name, measure in self.measures.items()},
+            "baselines": {
+                name: {metric: _measure_json(measure) for metric, measure in found.items()}
+                for name, found in self.baselines.items()
+            },
+            "counts": dict(self.counts),
+            "protocol": dict(self.protocol),
+            "curves": {
+                figure: {line: _curve_json(curve) for line, curve in lines.items()}
+                for figure, lines in self.curves.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
+        if data.get("schema", 0) > SCHEMA:
+            raise InputError("these metrics were written by a newer doubtless; update to read them.")
+        return cls(
+            measures={name: _measure(found) for name, found in data["measures"].items()},
+            baselines={
+                name: {metric: _measure(value) for metric, value in found.items()}
+                for name, found in data["baselines"].items()
+            },
+            counts=dict(data["counts"]),
+            protocol=dict(data["protocol"]),
+            curves={
+                figure: {line: Curve(**curve) for line, curve in lines.items()}
+                for figure, lines in data["curves"].items()
+            },
+        )
+
+    def save(self, path: str | Path) -> None:
+        write_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Evaluation:
+        return cls.from_json(read_json(path))
+
+
+def _measure_json(measure: Measure) -> dict[str, float | None]:
+    return {name: _finite(getattr(measure, name)) for name in ("value", "low", "high")}
+
+
+def _measure(data: Mapping[str, float | None]) -> Measure:
+    value = data["value"]
+    return Measure(math.nan if value is None else value, data.get("low"), data.get("high"))
+
+
+def _curve_json(curve: Curve) -> dict[str, list[float | None] | None]:
+    return {
+        "x": [_finite(value) for value in curve.x],
+        "y": [_finite(value) for value in curve.y],
+        "weight": None if curve.weight is None else [_finite(value) for value in curve.weight],
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

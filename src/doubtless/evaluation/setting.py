@@ -1,0 +1,138 @@
+"""Who asks whom: queries, gallery and labels checked once, and the neighbours every metric looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.evaluation import retrieval
+from doubtless.evaluation.baselines import DEPTH
+from doubtless.evaluation.neighbors import SHALLOW, Neighbors, nearest, ranked
+
+DEFAULT_KS = (1, 5, 10)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One evaluation's data, checked, on one device."""
+
+    embedding: Embedding
+    labels: Tensor  # (n,)
+    gallery: Embedding
+    gallery_labels: Tensor  # (m,)
+    leave_one_out: bool
+    ks: tuple[int, ...]
+    positives: Tensor  # (n,) R of each query
+
+    @property
+    def available(self) -> int:
+        """Gallery items a query can find."""
+        return len(self.gallery) - self.leave_one_out
+
+    @property
+    def counted(self) -> Tensor:
+        """Positions of the queries that have a positive, (q,)."""
+        return (self.positives > 0).nonzero().squeeze(1)
+
+    @property
+    def exclude(self) -> Tensor | None:
+        """The gallery position each query must not find, (n,)."""
+        return torch.arange(len(self.labels), device=self.labels.device) if self.leave_one_out else None
+
+    @property
+    def depth(self) -> int:
+        """Neighbours of the one search: enough for every k, the free baselines and all smaller classes."""
+        small = self.positives[self.positives <= SHALLOW]
+        largest = int(small.max()) if len(small) else 1
+        return min(self.available, max(*self.ks, DEPTH, largest))
+
+    def neighbors(self) -> Neighbors:
+        """The first neighbours of every query."""
+        return nearest(self.embedding.direction, self.gallery.direction, k=self.depth, exclude=self.exclude)
+
+    def is_right(self, rows: Tensor, found: Tensor) -> Tensor:
+        """Whether gallery items `found` (c, …) are of the label of query `rows` (c,)."""
+        wanted = self.labels[rows].view(-1, *[1] * (found.dim() - 1))
+        return self.gallery_labels[found] == wanted
+
+    def retrieval_values(self, found: Neighbors) -> dict[str, Tensor]:
+        """Every retrieval metric of every query that counts: name → (q,)."""
+        rows = self.counted
+        positives = self.positives[rows]
+        relevant = self.is_right(rows, found.index[rows])  # (q, depth)
+        values = retrieval.per_query(relevant, positives, ks=self.ks, at_r=False)
+        at_r = torch.empty(2, len(rows), dtype=torch.double, device=rows.device)
+        reached = positives <= self.depth
+        at_r[:, reached] = _values_at_r(relevant[reached], positives[reached])
+        deep = (~reached).nonzero().squeeze(1)
+        exclude = None if self.exclude is None else self.exclude[rows[deep]]
+        queries = self.embedding.direction[rows[deep]]
+        for chunk, part in ranked(queries, self.gallery.direction, depth=positives[deep], exclude=exclude):
+            place = deep[chunk]
+            at_r[:, place] = _values_at_r(self.is_right(rows[place], part.index), positives[place])
+        return values | {"map@r": at_r[0], "r_precision": at_r[1]}
+
+
+def prepare(
+    embedding: Embedding,
+    labels: Tensor,
+    *,
+    gallery: Embedding | None,
+    gallery_labels: Tensor | None,
+    ks: Sequence[int] | None,
+) -> Setting:
+    """Checks what came from outside and counts positives."""
+    embedding = embedding.detach()
+    labels = check_labels(labels, len(embedding), "labels").to(embedding.device)
+    if (gallery is None) != (gallery_labels is None):
+        raise InputError("a gallery needs gallery_labels, and gallery_labels a gallery; got one of the two.")
+    alone = gallery is None or gallery_labels is None
+    if gallery is None or gallery_labels is None:
+        gallery, gallery_labels = embedding, labels
+    else:
+        gallery = gallery.detach().to(embedding.device)
+        gallery_labels = check_labels(gallery_labels, len(gallery), "gallery_labels").to(embedding.device)
+    if gallery.dim != embedding.dim:
+        raise InputError(
+            f"queries have {embedding.dim} dimensions and the gallery {gallery.dim}; they must agree."
+        )
+    available = len(gallery) - alone
+    if not len(embedding) or available < 1:
+        raise InputError(
+            f"nothing to find: {len(embedding)} queries and a gallery of {max(available, 0)} items."
+        )
+    positives = retrieval.count_positives(labels, gallery_labels, leave_one_out=alone)
+    if not bool((positives > 0).any()):
+        raise InputError("no query has a positive in the gallery: no other item carries any query's label.")
+    return Setting(embedding, labels, gallery, gallery_labels, alone, _check_ks(ks, available), positives)
+
+
+def check_labels(labels: Tensor, count: int, name: str) -> Tensor:
+    if labels.is_floating_point() or labels.is_complex() or tuple(labels.shape) != (count,):
+        raise InputError(
+            f"{name} must be integers of shape ({count},), one an item, got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}."
+        )
+    return labels.detach().long()
+
+
+def _check_ks(ks: Sequence[int] | None, available: int) -> tuple[int, ...]:
+    if ks is None:
+        return tuple(k for k in DEFAULT_KS if k <= available)
+    if not ks or min(ks) < 1:
+        raise InputError(f"ks must be positive integers, got {tuple(ks)}.")
+    if max(ks) > available:
+        raise InputError(
+            f"k = {max(ks)} is larger than the gallery, in which a query can find {available} items; "
+            f"accepted: 1 to {available}."
+        )
+    return tuple(sorted(set(ks)))
+
+
+def _values_at_r(relevant: Tensor, positives: Tensor) -> Tensor:
+    return torch.stack([retrieval.map_at_r(relevant, positives), retrieval.r_precision(relevant, positives)])

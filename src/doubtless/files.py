@@ -1,0 +1,84 @@
+"""Files that are either the old one or the new one, never half of each: write, fsync, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from doubtless.errors import RunError
+
+
+@contextlib.contextmanager
+def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
+    """Opens a temporary file beside `path` that takes its place when the block ends without an error.
+
+    A full disk, a crash or an exception leaves what was there before.
+
+    >>> with atomic_writer("notes.txt") as file:      # doctest: +SKIP
+    ...     file.write(b"all or nothing")
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a run is to be shared
+        os.replace(temporary, path)
+    except OSError as error:
+        kept = " The previous file is untouched." if path.exists() else ""
+        raise RunError(f"{path} cannot be written: {error.strerror or error}.{kept}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    _fsync_folder(path.parent)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    with atomic_writer(path) as file:
+        file.write(data)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Reads JSON; a missing or damaged file is a sentence, not a traceback."""
+    path = Path(path)
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"There is no file {path}.") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged or no JSON ({error}); write it again or restore it.") from error
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def _fsync_folder(folder: Path) -> None:
+    """Makes the rename itself durable, where the file system allows it."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

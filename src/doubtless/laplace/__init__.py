@@ -1,0 +1,37 @@
+"""The Laplace approximation of a metric loss, in closed form: curvature, posterior, predictive."""
+
+from doubtless.laplace.criteria import error_auroc, match_likelihood, negative_consensus_ece
+from doubtless.laplace.curvature import (
+    CurvatureSums,
+    contrastive_ggn,
+    contrastive_ggn_sums,
+    pair_weight_matrix,
+)
+from doubtless.laplace.fit import Head, class_balanced_batches, fit, half_whitened
+from doubtless.laplace.online import OnlineCurvature
+from doubtless.laplace.posterior import DiagonalPosterior
+from doubtless.laplace.step import ContrastiveStep, contrastive_step
+from doubtless.laplace.tuning import Trial, Tuned, default_scales, marginal_prior_precision, tune
+
+__all__ = [
+    "contrastive_ggn",
+    "contrastive_ggn_sums",
+    "CurvatureSums",
+    "pair_weight_matrix",
+    "fit",
+    "Head",
+    "half_whitened",
+    "class_balanced_batches",
+    "DiagonalPosterior",
+    "OnlineCurvature",
+    "contrastive_step",
+    "ContrastiveStep",
+    "tune",
+    "Tuned",
+    "Trial",
+    "default_scales",
+    "marginal_prior_precision",
+    "error_auroc",
+    "match_likelihood",
+    "negative_consensus_ece",
+]

@@ -1,0 +1,325 @@
+"""Diagonal curvature of the contrastive loss in its last linear layer, in closed form.
+
+Warburg, Miani, Brack and Hauberg, *Bayesian Metric Learning for Uncertainty Quantification in Image
+Retrieval* (2023), section 3 and appendix F: the generalised Gauss-Newton matrix (GGN) of
+
+    L = Σ_{i<j} ½ y_ij ‖u_i − u_j‖²,    u = z/‖z‖,    z = W h + b,
+
+of which only the diagonal is kept. With r = ‖z‖, c = u_i·u_j, one pair adds to unit k and feature f
+
+    y (a_i[k] h_i[f]² + a_j[k] h_j[f]² + 2 b_ij[k] h_i[f] h_j[f])
+    b_ij[k] = −(1 − u_ik² − u_jk² + c u_ik u_jk)/(r_i r_j)
+    a_i[k]  = (1 − u_ik²)/r_i²                      `euclidean`: u is the model's output
+    a_i[k]  = (c + 2 u_ik u_jk − 3 c u_ik²)/r_i²    `arccos`: z is, the loss normalises
+
+Summed over pairs this is a handful of matrix products; nothing of size pairs × parameters is ever built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from doubtless.errors import InputError, nearest
+
+Geometry = Literal["arccos", "euclidean"]
+Approximation = Literal["fixed", "positive", "full"]
+
+
+def contrastive_ggn(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor | None,
+    *,
+    margin: float,
+    geometry: Geometry = "arccos",
+    approximation: Approximation = "fixed",
+    negative_weight: float = 0.5,
+    pair_weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Diagonal GGN of the contrastive loss over all pairs i<j of a batch: of weight (D, F) and bias (D,).
+
+    >>> features, labels = torch.randn(64, 128), torch.arange(64) % 8        # (B, F), (B,)
+    >>> head = torch.nn.Linear(128, 16)
+    >>> of_weight, of_bias = contrastive_ggn(features, head.weight, head.bias, labels, margin=0.7)
+    >>> of_weight.shape, of_bias.shape                                       # like the head's parameters
+    (torch.Size([16, 128]), torch.Size([16]))
+
+    `fixed` moves one point at a time and needs no pair list, `positive` keeps positive pairs only, `full`
+    keeps everything. Entries may be negative: the caller clamps at 0, once all batches are summed or after
+    each. `pair_weights` (B, B), symmetric, is y_ij itself (mined pairs; > 0 attracts, < 0 repels): labels and
+    margin are then not looked at. Pairs with an embedding of length 0 contribute nothing. No gradient flows.
+    """
+    _check(features, weight, bias, geometry=geometry, approximation=approximation)
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        points = _embed(features, weight, bias)
+        if pair_weights is None:
+            pairs = pair_weight_matrix(
+                points.unit, _needed(labels), margin=margin, negative_weight=negative_weight
+            )
+        else:
+            pairs = _checked_pair_weights(pair_weights, points.unit)
+        if approximation == "positive":
+            pairs = pairs.clamp_min(0)
+        return _diagonal(points, pairs, geometry=geometry, cross=approximation != "fixed")
+
+
+def pair_weight_matrix(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    margin: float,
+    negative_weight: float = 0.5,
+    per_point: bool = False,
+) -> Tensor:
+    """y_ij of the contrastive loss, (B, B), symmetric with zero diagonal; embeddings (B, D) of any length.
+
+    2(1−w)/|P| for positive pairs, −2w/|N| for negative pairs nearer than the margin, 0 beyond; w is
+    `negative_weight`, |P| and |N| count all pairs i<j of their type. A type without pairs gives no weight.
+
+    `per_point` averages over each point's own pairs instead, so that row i sums to (1 − n_i^inside/n_i)/B at
+    w = ½: never negative, however unbalanced the classes (a point without positives gets no weight at all).
+    Its rows are not symmetric: it is for `fixed` only.
+    """
+    if not 0 <= negative_weight <= 1:
+        raise InputError(f"negative_weight must lie between 0 and 1, got {negative_weight}.")
+    dtype, batch = _precision(embeddings), len(embeddings)
+    with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
+        positive, inside = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
+        if not per_point:
+            return _pair_weights(positive, inside, *_pair_counts(positive), negative_weight, dtype)
+        positives = positive.sum(1, keepdim=True)  # (B, 1)
+        attract = _reciprocal(positives * batch, dtype)
+        repel = _reciprocal((batch - 1 - positives) * batch, dtype) * (positives > 0)
+        weights = positive.to(dtype).mul_(2 * (1 - negative_weight) * attract)
+        return weights.sub_(inside * (2 * negative_weight * repel))
+
+
+@dataclass(frozen=True)
+class CurvatureSums:
+    """Sums over pairs, not averaged, by type: batches add up, and the average is taken once, at the end."""
+
+    positive_weight: Tensor
+    """(D, F), every positive pair with y = 1."""
+    negative_weight: Tensor
+    """(D, F), every negative pair inside the margin with y = −1."""
+    positive_bias: Tensor | None
+    negative_bias: Tensor | None
+    positive_pairs: Tensor
+    """How many pairs there were, inside the margin or not; 0-d, integer."""
+    negative_pairs: Tensor
+
+    def __add__(self, other: CurvatureSums) -> CurvatureSums:
+        def plus(one: Tensor | None, another: Tensor | None) -> Tensor | None:
+            return None if one is None or another is None else one + another
+
+        return CurvatureSums(
+            self.positive_weight + other.positive_weight,
+            self.negative_weight + other.negative_weight,
+            plus(self.positive_bias, other.positive_bias),
+            plus(self.negative_bias, other.negative_bias),
+            self.positive_pairs + other.positive_pairs,
+            self.negative_pairs + other.negative_pairs,
+        )
+
+    def average(self, *, negative_weight: float = 0.5) -> tuple[Tensor, Tensor | None]:
+        """H = 2(1−w) ΣH_pos/|P| + 2w ΣH_neg/|N|, of weight and bias; not clamped."""
+        dtype = self.positive_weight.dtype
+        attract = 2 * (1 - negative_weight) * _reciprocal(self.positive_pairs, dtype)
+        repel = 2 * negative_weight * _reciprocal(self.negative_pairs, dtype)
+        of_weight = attract * self.positive_weight + repel * self.negative_weight
+        if self.positive_bias is None or self.negative_bias is None:
+            return of_weight, None
+        return of_weight, attract * self.positive_bias + repel * self.negative_bias
+
+
+def contrastive_ggn_sums(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    *,
+    margin: float,
+    geometry: Geometry = "arccos",
+    approximation: Approximation = "fixed",
+) -> CurvatureSums:
+    """What `contrastive_ggn` averages, as sums over positive and over negative pairs and their numbers.
+
+    >>> one = contrastive_ggn_sums(features, weight, bias, labels, margin=0.7)
+    >>> (one + another).average()        # ((D, F), (D,)): as if both batches' pairs had been in one list
+    """
+    _check(features, weight, bias, geometry=geometry, approximation=approximation)
+    with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
+        points = _embed(features, weight, bias)
+        positive, inside = _pair_types(points.unit, labels, margin)
+        counts = _pair_counts(positive)
+        cross = approximation != "fixed"
+        dtype = points.unit.dtype
+        attracted = _diagonal(points, positive.to(dtype), geometry=geometry, cross=cross)
+        if approximation == "positive":
+            nothing = torch.zeros_like(attracted[0]), torch.zeros_like(attracted[0][:, 0])
+            repelled = (nothing[0], None if bias is None else nothing[1])
+        else:
+            repelled = _diagonal(points, inside.to(dtype).neg_(), geometry=geometry, cross=cross)
+    return CurvatureSums(attracted[0], repelled[0], attracted[1], repelled[1], *counts)
+
+
+class _Points(NamedTuple):
+    """A batch at the head: everything the formulas need of it."""
+
+    scaled: Tensor  # (B, F), g = h/r: zero where r is
+    unit: Tensor  # (B, D), u: zero where r is
+    inverse_norm: Tensor  # (B, 1), 1/r: zero where r is
+    has_bias: bool
+
+
+def _embed(features: Tensor, weight: Tensor, bias: Tensor | None) -> _Points:
+    dtype = _precision(weight)
+    features = features.detach().to(dtype)
+    outputs = torch.nn.functional.linear(features, weight.to(dtype), None if bias is None else bias.to(dtype))
+    return _points(features, outputs, has_bias=bias is not None)
+
+
+def _points(features: Tensor, outputs: Tensor, *, has_bias: bool) -> _Points:
+    unit, inverse_norm = _unit(outputs)
+    return _Points(features * inverse_norm, unit, inverse_norm, has_bias)
+
+
+def _precision(tensor: Tensor) -> torch.dtype:
+    """float64 stays; half precision is not enough for squares and margins."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _unit(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Directions and inverse lengths, both 0 for an output of length 0."""
+    norm = torch.linalg.vector_norm(outputs, dim=1, keepdim=True)  # (B, 1)
+    inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
+    return outputs * inverse_norm, inverse_norm
+
+
+def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, Tensor]:
+    """Which pairs are positive, and which negative and nearer than the margin: two (B, B) masks."""
+    if margin < 0:
+        raise InputError(f"margin must not be negative, got {margin}.")
+    if tuple(labels.shape) != (len(unit),):
+        raise InputError(f"labels must have shape ({len(unit)},), one an image, got {tuple(labels.shape)}.")
+    same = labels.unsqueeze(0) == labels.unsqueeze(1)  # (B, B)
+    # d < m as c > 1 − m²/2; the clamp keeps rounding from putting equal points inside a margin of 0.
+    inside = (unit @ unit.T).clamp_(max=1) > 1 - margin**2 / 2
+    inside &= ~same
+    return same.fill_diagonal_(False), inside
+
+
+def _pair_counts(positive: Tensor) -> tuple[Tensor, Tensor]:
+    """|P| and |N| over i<j, as 0-d tensors: reading them would wait for the device."""
+    positives = positive.sum() // 2
+    return positives, len(positive) * (len(positive) - 1) // 2 - positives
+
+
+def _pair_weights(
+    positive: Tensor,
+    inside: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    negative_weight: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """y (B, B) from the masks of positive pairs and of negative ones inside the margin, and |P| and |N|."""
+    attract = 2 * (1 - negative_weight) / positives.clamp_min(1).to(dtype)
+    repel = 2 * negative_weight / negatives.clamp_min(1).to(dtype)
+    return (positive * attract).sub_(inside * repel)
+
+
+def _reciprocal(count: Tensor, dtype: torch.dtype) -> Tensor:
+    """1/count; of no pairs at all any finite number will do."""
+    return count.clamp_min(1).to(dtype).reciprocal()
+
+
+def _diagonal(points: _Points, pairs: Tensor, *, geometry: str, cross: bool) -> tuple[Tensor, Tensor | None]:
+    """The formulas of this module summed over all pairs; pairs (B, B) holds y in both orders."""
+    own = _own_terms(points, pairs, geometry)  # (B, D)
+    of_weight = own.T @ points.scaled.square()  # (D, F)
+    of_bias = (own.T @ points.inverse_norm.square()) if points.has_bias else None  # (D, 1)
+    if cross:
+        del own
+        _add_cross_terms(points, pairs, of_weight, of_bias)
+    return of_weight, None if of_bias is None else of_bias.squeeze(1)
+
+
+def _own_terms(points: _Points, pairs: Tensor, geometry: str) -> Tensor:
+    """Σ_j y_ij a_i r_i², (B, D): what point i gives by moving alone. Its r_i = 0 is taken care of by g_i = 0,
+    and that of the other point of a pair by u_j = 0, except where only y_ij is summed."""
+    unit = points.unit
+    if geometry == "euclidean":
+        return (1 - unit.square()).mul_(pairs @ (points.inverse_norm > 0).to(pairs.dtype))
+    pulled = unit * (pairs @ unit)  # (B, D), u ∘ Yu; its row sums are s_i = Σ_j y_ij c_ij
+    total = pulled.sum(1, keepdim=True)  # (B, 1)
+    return torch.addcmul(total, unit.square(), total, value=-3).add_(pulled, alpha=2)
+
+
+def _add_cross_terms(points: _Points, pairs: Tensor, of_weight: Tensor, of_bias: Tensor | None) -> None:
+    """Adds Σ_{i<j} 2 y_ij b_ij ⊗ (h_i∘h_j), in place."""
+    # The terms of b without c: −1⊗Σ g∘Yg + 2 (U∘U)ᵀ(g∘Yg), one product.
+    spread = (2 * points.unit.square()).sub_(1)  # (B, D)
+    of_weight.addmm_(spread.T, (pairs @ points.scaled).mul_(points.scaled))
+    if of_bias is not None:
+        of_bias.addmm_(spread.T, (pairs @ points.inverse_norm).mul_(points.inverse_norm))
+    del spread
+    # −2 Σ_{i<j} y c (u_i∘u_j) ⊗ (g_i∘g_j): pairs with y ≠ 0 only, as many at a time as fit in little memory.
+    batch, dim = points.unit.shape
+    coefficient = (points.unit @ points.unit.T).mul_(pairs).triu_(1).view(-1)
+    chosen = coefficient.nonzero().squeeze(1)
+    for part in chosen.split(_pairs_at_a_time(batch, dim, points.scaled.shape[1])):
+        first, second = part // batch, part % batch
+        left = points.unit[first].mul_(points.unit[second]).mul_(coefficient[part].unsqueeze(1))
+        of_weight.addmm_(left.T, points.scaled[first].mul_(points.scaled[second]), alpha=-2)
+        if of_bias is not None:
+            both = points.inverse_norm[first].mul_(points.inverse_norm[second])
+            of_bias.addmm_(left.T, both, alpha=-2)
+
+
+def _pairs_at_a_time(batch: int, dim: int, features: int) -> int:
+    """Half a batch's worth of rows, and more where the (D, F) result is large anyway: then the product
+    with few rows would spend its time on reading and writing the result."""
+    return max(1, batch // 2 + dim * features // (dim + features))
+
+
+def _needed(labels: Tensor | None) -> Tensor:
+    if labels is None:
+        raise InputError(
+            "labels are needed to tell positive from negative pairs; give labels or pair_weights."
+        )
+    return labels
+
+
+def _checked_pair_weights(pair_weights: Tensor, unit: Tensor) -> Tensor:
+    batch = len(unit)
+    if tuple(pair_weights.shape) != (batch, batch):
+        raise InputError(
+            f"pair_weights must have shape ({batch}, {batch}), one row and column an image, "
+            f"got {tuple(pair_weights.shape)}."
+        )
+    off_diagonal = ~torch.eye(batch, dtype=torch.bool, device=unit.device)
+    return pair_weights.detach().to(unit) * off_diagonal
+
+
+def _check(
+    features: Tensor, weight: Tensor, bias: Tensor | None, *, geometry: str, approximation: str
+) -> None:
+    for name, value, known in (
+        ("geometry", geometry, get_args(Geometry)),
+        ("approximation", approximation, get_args(Approximation)),
+    ):
+        if value not in known:
+            raise InputError(f"There is no {name} {value!r}{nearest(value, known)}")
+    if features.dim() != 2 or weight.dim() != 2 or features.shape[1] != weight.shape[1]:
+        raise InputError(
+            "features must be (batch, F) and weight (D, F), "
+            f"got {tuple(features.shape)} and {tuple(weight.shape)}."
+        )
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise InputError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}.")

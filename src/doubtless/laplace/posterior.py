@@ -1,0 +1,196 @@
+"""A Gaussian over the weights of a linear head, with diagonal covariance: what the Laplace approximation gives.
+
+    W ~ N(W*, diag(1/(τH + λ)))
+
+H is the averaged curvature of the loss at W*, τ (`scale`) how many observations it stands for, λ
+(`prior_precision`) the precision of the prior. The embedding of an image then is Gaussian in closed form,
+z_k ~ N(w_k·h, Σ_f h_f² v_kf): one matrix product more than the head itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from doubtless.errors import InputError
+
+if TYPE_CHECKING:
+    from doubtless.embedding import Embedding
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalPosterior:
+    """Mean, averaged curvature H (not negative), τ and λ of a linear head; immutable.
+
+    >>> posterior = DiagonalPosterior(weight, bias, H_weight, H_bias, scale=1000.0, prior_precision=1.0)
+    >>> posterior.predict(features).uncertainty            # (n, F) → (n,)
+    >>> posterior.with_scale(500.0)                        # a new one; H stays
+    """
+
+    weight: Tensor
+    """W*, (D, F)."""
+    bias: Tensor | None
+    """(D,), or None for a head without."""
+    weight_curvature: Tensor
+    """H of the weights, (D, F)."""
+    bias_curvature: Tensor | None
+    scale: float
+    prior_precision: float
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0 or not self.prior_precision > 0:
+            raise InputError(
+                "scale and prior_precision must be positive, "
+                f"got {self.scale:.3g} and {self.prior_precision:.3g}."
+            )
+        if (self.bias is None) != (self.bias_curvature is None):
+            raise InputError("bias and bias_curvature go together: give both or neither.")
+        _check_curvature("weight", self.weight, self.weight_curvature)
+        if self.bias is not None and self.bias_curvature is not None:
+            _check_curvature("bias", self.bias, self.bias_curvature)
+
+    @cached_property
+    def weight_variance(self) -> Tensor:
+        """1/(τH + λ), (D, F)."""
+        return self._precision(self.weight_curvature).reciprocal_()
+
+    @cached_property
+    def bias_variance(self) -> Tensor | None:
+        return None if self.bias_curvature is None else self._precision(self.bias_curvature).reciprocal_()
+
+    def predict(self, features: Tensor) -> Embedding:
+        """The distribution of every image's embedding: features (n, F) → `projected-gaussian`, n items."""
+        # Here and not above: the family computes with this room's quadrature, and imports it.
+        from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
+
+        features = self._checked(features)
+        location = linear(features, self.weight, self.bias)  # (n, D)
+        variance = linear(features.square(), self.weight_variance, self.bias_variance)  # (n, D)
+        return ProjectedGaussianEmbedding({"location": location, "variance": variance})
+
+    def predict_joint(
+        self, features: Tensor, samples: int, *, generator: torch.Generator | None = None
+    ) -> Embedding:
+        """An `empirical` embedding: draw j of every image comes from the same weights, so that what two
+        images have in common stays in common. `predict` gives each image alone, exactly and far cheaper."""
+        from doubtless.embedding import Embedding
+
+        features = self._checked(features)
+        draws = [self._draw(generator) for _ in range(samples)]
+        return Embedding.empirical(torch.stack([linear(features, *draw) for draw in draws]))
+
+    def sample_weights(
+        self, n: int, *, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """n draws of the head: weights (n, D, F) and biases (n, D), or None."""
+        draws = [self._draw(generator) for _ in range(n)]
+        weights = torch.stack([weight for weight, _ in draws])
+        if self.bias is None:
+            return weights, None
+        return weights, torch.stack([bias for _, bias in draws if bias is not None])
+
+    def log_marginal(self) -> float:
+        """log evidence of λ at this τ, up to what does not depend on λ:
+        −½λ‖W*‖² + ½Σ log λ − ½Σ log(τH+λ). It says nothing about τ: the loss is no normalised likelihood,
+        and this always falls in τ."""
+        curvature = self.flat_curvature()
+        precision = self._precision(curvature)
+        evidence = curvature.numel() * math.log(self.prior_precision) - torch.log(precision).sum()
+        return 0.5 * float(evidence - self.prior_precision * self.squared_norm())
+
+    def flat_curvature(self) -> Tensor:
+        """H of all parameters in one row, float64."""
+        parts = (self.weight_curvature, self.bias_curvature)
+        return torch.cat([part.double().reshape(-1) for part in parts if part is not None])
+
+    def squared_norm(self) -> Tensor:
+        """‖W*‖², bias included, float64."""
+        parts = (self.weight, self.bias)
+        return sum(
+            (part.double().square().sum() for part in parts if part is not None),
+            start=torch.zeros((), dtype=torch.float64, device=self.weight.device),
+        )
+
+    def with_scale(self, scale: float, prior_precision: float | None = None) -> DiagonalPosterior:
+        """The same head and curvature with another τ and, where given, λ."""
+        prior = self.prior_precision if prior_precision is None else prior_precision
+        return replace(self, scale=scale, prior_precision=prior)
+
+    def to(self, target: torch.device | str | torch.dtype) -> DiagonalPosterior:
+        """On another device or in another precision."""
+        return replace(
+            self,
+            weight=self.weight.to(target),
+            bias=None if self.bias is None else self.bias.to(target),
+            weight_curvature=self.weight_curvature.to(target),
+            bias_curvature=None if self.bias_curvature is None else self.bias_curvature.to(target),
+        )
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Everything it is, for safetensors or a checkpoint; numbers as float64 scalars."""
+        tensors = {
+            "weight": self.weight,
+            "bias": self.bias,
+            "weight_curvature": self.weight_curvature,
+            "bias_curvature": self.bias_curvature,
+            "scale": torch.tensor(self.scale, dtype=torch.float64),
+            "prior_precision": torch.tensor(self.prior_precision, dtype=torch.float64),
+        }
+        return {name: tensor.detach().contiguous() for name, tensor in tensors.items() if tensor is not None}
+
+    @staticmethod
+    def from_tensors(tensors: Mapping[str, Tensor]) -> DiagonalPosterior:
+        """What `to_tensors` gave."""
+        needed = ("weight", "weight_curvature", "scale", "prior_precision")
+        if missing := [name for name in needed if name not in tensors]:
+            raise InputError(f"a posterior needs {', '.join(needed)}; {', '.join(missing)} is missing.")
+        return DiagonalPosterior(
+            tensors["weight"],
+            tensors.get("bias"),
+            tensors["weight_curvature"],
+            tensors.get("bias_curvature"),
+            scale=float(tensors["scale"]),
+            prior_precision=float(tensors["prior_precision"]),
+        )
+
+    def _precision(self, curvature: Tensor) -> Tensor:
+        return self.scale * curvature + self.prior_precision
+
+    def _draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
+        weight = self.weight + noise_like(self._precision(self.weight_curvature), generator)
+        if self.bias is None or self.bias_curvature is None:
+            return weight, None
+        return weight, self.bias + noise_like(self._precision(self.bias_curvature), generator)
+
+    def _checked(self, features: Tensor) -> Tensor:
+        width = self.weight.shape[1]
+        if features.dim() != 2 or features.shape[1] != width:
+            raise InputError(f"features must have shape (n, {width}), got {tuple(features.shape)}.")
+        return features.to(self.weight.dtype)
+
+
+def noise_like(precision: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One draw from N(0, 1/precision), entry by entry; on the generator's device, then brought over."""
+    device = precision.device if generator is None else generator.device
+    noise = torch.randn(precision.shape, generator=generator, dtype=precision.dtype, device=device)
+    return noise.to(precision.device).mul_(precision.rsqrt())
+
+
+def _check_curvature(name: str, mean: Tensor, curvature: Tensor) -> None:
+    if mean.shape != curvature.shape:
+        raise InputError(
+            f"the curvature of {name} must have its shape {tuple(mean.shape)}, got {tuple(curvature.shape)}."
+        )
+    if not bool(torch.isfinite(mean).all()) or not bool(torch.isfinite(curvature).all()):
+        raise InputError(f"{name} or its curvature has NaN or infinite entries; a posterior must be finite.")
+    if bool((curvature < 0).any()):
+        raise InputError(
+            f"the curvature of {name} must be clamped at 0, got an entry of {float(curvature.min()):.3g}."
+        )

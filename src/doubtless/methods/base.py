@@ -1,0 +1,154 @@
+"""Method: what is trained and what `Embedding` it gives. Adding one is one file, one config, one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from doubtless.config import Config, Section
+from doubtless.data.loading import Batch
+from doubtless.data.locate import locate
+from doubtless.embedding import Embedding
+from doubtless.models import Encoder
+
+BatchKind = Literal["images", "tuples", "features"]
+
+METHODS: dict[str, type[Method]] = {}
+"""Method name → class. A method registers itself by being defined with a name."""
+
+
+class Losses(NamedTuple):
+    """What is minimised, and its parts by name for the log."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a method has to know of its data to build its network."""
+
+    channels: int
+    size: int
+    label_names: list[str]
+    """The classes it trains on, in the order of the labels of its batches."""
+
+    @property
+    def classes(self) -> int:
+        return len(self.label_names)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the data as `start` and `finish` see it: labels, and features computed when asked for."""
+
+    labels: Tensor  # (n,)
+    features: Callable[[], Tensor]  # () → (n, F), on the method's device
+
+
+class Method(nn.Module):
+    """Base of every method: an encoder, a linear head, and the contract between them and the rest.
+
+    A method sets `name`, `version` (raised when its results would change), `summary`, `sections` (its own
+    sections of the configuration), and says in
+
+        loss(batch)                what to minimise
+        embed_features(features)   what the embedding of features (n, F) is
+        start(train)               what to do before the first step
+        finish(train, validation)  what to do after the last one: curvature, alignment, tuning
+        record()                   plain values to keep in model.json
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    summary: ClassVar[str]
+    sections: ClassVar[Mapping[str, type[Section]]] = {}
+    trains: ClassVar[bool] = True
+    """False for methods without a training loop: only `finish` runs."""
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            METHODS[cls.name] = cls
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__()
+        self.config = config
+        self.spec = spec
+        model = config.model
+        self.encoder = Encoder(
+            model.backbone,
+            channels=spec.channels,
+            size=spec.size,
+            pooling=model.pooling,
+            weights=None if model.weights is None else locate(model.weights, config.data.root),
+            pretrained=model.pretrained,
+            normalization=model.normalization,
+        )
+        if model.freeze:
+            self.encoder.requires_grad_(False)
+        self.head = nn.Linear(self.encoder.feature_dim, model.dim)
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """What `loss` takes: features computed once where the encoder stays as it is, images otherwise."""
+        return "features" if self.config.model.freeze and not self.config.data.augment else "images"
+
+    def loss(self, batch: Batch) -> Losses:
+        raise NotImplementedError
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        raise NotImplementedError
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """Features (n, F) of a batch's inputs, whichever kind they are."""
+        return inputs if self.batch_kind == "features" else self.encoder(inputs)
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Embedding:
+        """Images (n, C, H, W), uint8 or floats in [0, 1], to an `Embedding` of n items. Evaluation mode."""
+        training = self.training
+        self.eval()
+        try:
+            return self.embed_features(self.encoder(images.to(self.device)).float())
+        finally:
+            self.train(training)
+
+    def start(self, train: Part) -> None:
+        """Before training: a head on pretrained features starts half-whitened where asked."""
+        if self.config.model.head_start == "half-whitened":
+            self.half_whiten_head(train)
+
+    def half_whiten_head(self, train: Part) -> None:
+        """Sets the head to half-whitened principal components of the training features."""
+        from doubtless.laplace import half_whitened
+
+        weight, bias = half_whitened(train.features(), self.config.model.dim)
+        with torch.no_grad():
+            self.head.weight.copy_(weight)
+            if bias is not None:
+                self.head.bias.copy_(bias)
+
+    def finish(self, train: Part, validation: Part) -> None:
+        """After training. Nothing to do for most."""
+
+    def record(self) -> dict[str, Any]:
+        return {}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Parameters with a factor on the learning rate each: ``[{"params": …, "lr_factor": 1.0}]``."""
+        return [{"params": [p for p in self.parameters() if p.requires_grad], "lr_factor": 1.0}]
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.mean.device
+
+    def train(self, mode: bool = True) -> Method:
+        """A frozen encoder stays in evaluation mode: its batch norm must not drift."""
+        super().train(mode)
+        if self.config.model.freeze:
+            self.encoder.eval()
+        return self

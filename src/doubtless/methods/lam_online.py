@@ -1,0 +1,130 @@
+"""LAM online: the head is a distribution while the network trains.
+
+Warburg, Miani, Brack and Hauberg, *Bayesian Metric Learning for Uncertainty Quantification in Image
+Retrieval* (2023), eq. 4 and 5, with the expectations of eq. 79 and 80; the procedure is that of Miani et al.,
+*Laplacian Autoencoders for Learning Stochastic Representations* (2022). At every step
+
+    W ~ q = N(W_t, 1/(τH + λ)),    W_{t+1} = W_t − η ∇L(W),    H ← (1−α) H + α max(0, GGN(W)),
+
+gradient and curvature both at the draw, averaged over `laplace.samples` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from doubtless.config import Config, Section
+from doubtless.data.loading import Batch
+from doubtless.distributed import gather
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.laplace import ContrastiveStep, contrastive_step
+from doubtless.methods.base import DataSpec, Losses, Method, Part
+from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
+from doubtless.methods.metric_loss import DEFAULT_MARGIN, _build
+
+
+class LamOnline(Method):
+    """The contrastive loss at draws of the head, whose curvature is averaged along the way.
+
+    Pairs are all of the global batch, or those a miner of pytorch-metric-learning picks (`loss.miner`); loss
+    and curvature see the same ones. Under data-parallel training the features of all ranks are gathered and
+    every rank draws the same head, so all hold the same H.
+    """
+
+    name: ClassVar[str] = "lam-online"
+    summary: ClassVar[str] = "contrastive training at draws from a Laplace posterior of the head (LAM)"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"laplace": LaplaceOptions}
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.miner = _checked_miner(config)
+        self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions))
+
+    def start(self, train: Part) -> None:
+        super().start(train)
+        self.laplace.start(self.head, images=len(train.labels))
+
+    def loss(self, batch: Batch) -> Losses:
+        # With gradient: every rank then computes the loss, and H, of the whole global batch.
+        features, labels = gather(self.features(batch.inputs)), gather(batch.labels)
+        draws = [self._draw(features, labels) for _ in range(self.laplace.options.samples)]
+        if self.training:
+            self._update_curvature(draws)
+        total = draws[0].loss if len(draws) == 1 else torch.stack([draw.loss for draw in draws]).mean()
+        return Losses(total, {"curvature": self.laplace.curvature.weight.mean()})
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        return self.laplace.posterior(self.head).predict(features)
+
+    def finish(self, train: Part, validation: Part) -> None:
+        self.laplace.tune(self.head, validation, seed=self.config.seed)
+
+    def record(self) -> dict[str, Any]:
+        return {**self.laplace.record(), "steps": int(self.laplace.curvature.steps)}
+
+    def _draw(self, features: Tensor, labels: Tensor) -> ContrastiveStep:
+        """Loss and curvature at one draw of the head."""
+        weight, bias = self.laplace.draw(self.head)
+        chosen = None
+        if self.miner is not None:
+            chosen = _mined(self.miner, linear(features.detach(), weight, bias).detach().float(), labels)
+        options = self.laplace.options
+        return contrastive_step(
+            features,
+            weight,
+            bias,
+            labels,
+            margin=self.config.loss.margin or DEFAULT_MARGIN["contrastive"],
+            geometry=options.geometry,
+            approximation=options.approximation,
+            negative_weight=self.config.loss.negative_weight,
+            curvature_negative_weight=options.negative_weight,
+            chosen=chosen,
+        )
+
+    @torch.no_grad()
+    def _update_curvature(self, draws: list[ContrastiveStep]) -> None:
+        """One step of H with the mean over the draws."""
+        first, running = draws[0], self.laplace.curvature
+        if len(draws) == 1:
+            running.update(first.of_weight, first.of_bias, first.valid)
+            return
+        of_weight = torch.stack([draw.of_weight for draw in draws]).mean(0)
+        biases = [draw.of_bias for draw in draws if draw.of_bias is not None]
+        of_bias = torch.stack(biases).mean(0) if biases else None
+        running.update(of_weight, of_bias, torch.stack([draw.valid for draw in draws]).any())
+
+
+def _mined(miner: nn.Module, outputs: Tensor, labels: Tensor) -> Tensor:
+    """Which pairs a miner picks, (B, B), symmetric; triplets count as their two pairs."""
+    from pytorch_metric_learning.utils.loss_and_miner_utils import convert_to_pairs
+
+    anchor, positive, other_anchor, negative = convert_to_pairs(miner(outputs, labels), labels)
+    chosen = torch.zeros(len(labels), len(labels), dtype=torch.bool, device=labels.device)
+    chosen[anchor, positive] = True
+    chosen[other_anchor, negative] = True
+    return (chosen | chosen.T).fill_diagonal_(False)
+
+
+def _checked_miner(config: Config) -> nn.Module | None:
+    """The miner of pytorch-metric-learning that is asked for; refuses losses without a known curvature."""
+    loss = config.loss
+    if loss.name != "contrastive" or loss.arguments:
+        raise InputError(
+            f"lam-online knows the curvature of the contrastive loss only, got loss {loss.name!r}"
+            f"{' with arguments' if loss.arguments else ''}; set `loss: {{name: contrastive}}`, or take "
+            "lam-posthoc, which trains with any loss."
+        )
+    if config.section("laplace", LaplaceOptions).margin is not None:
+        raise InputError("lam-online takes its margin from loss.margin; laplace.margin is for lam-posthoc.")
+    if config.loss.miner is None:
+        return None
+    from pytorch_metric_learning import miners
+
+    return _build(miners, config.loss.miner, {})

@@ -1,0 +1,94 @@
+"""LAM post-hoc: a deterministic network, and the Laplace approximation of its head in one pass afterwards.
+
+Warburg, Miani, Brack and Hauberg, *Bayesian Metric Learning for Uncertainty Quantification in Image
+Retrieval* (2023), eq. 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from doubtless.config import Config, Section
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.laplace import fit
+from doubtless.methods.base import DataSpec, Method, Part
+from doubtless.methods.deterministic import Deterministic
+from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_options
+
+SAME_DATA = ("source", "split", "validation", "test", "split_seed", "size", "channels")
+SAME_MODEL = ("backbone", "dim", "pooling", "normalization")
+
+
+class LamPosthoc(Deterministic):
+    """Trains as `deterministic` does, to the same weights bit for bit, or starts from a finished run (`base`).
+
+    Then the curvature of all training images around the head, τ and λ by validation images; the embedding of
+    an image is a Gaussian pushed onto the sphere, in closed form. With `training.epochs: 0` and
+    `model.head_start: half-whitened` nothing is trained at all.
+    """
+
+    name: ClassVar[str] = "lam-posthoc"
+    summary: ClassVar[str] = "deterministic training, then a Laplace posterior around the head (LAM)"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"laplace": LaplaceOptions}
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions))
+
+    @property
+    def trains(self) -> bool:  # type: ignore[override]
+        """A finished run needs no training."""
+        return self.config.base is None
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        if int(self.laplace.curvature.steps) == 0:  # still training: points, as `deterministic` validates
+            return super().embed_features(features)
+        return self.laplace.posterior(self.head).predict(features)
+
+    def finish(self, train: Part, validation: Part) -> None:
+        if self.config.base is not None:
+            take_over(self, self.config.base)
+        elif self.config.training.epochs == 0:
+            self.start(train)  # which training would have done
+        self.laplace.start(self.head, images=len(train.labels))
+        posterior = fit(
+            train.features(),
+            train.labels,
+            self.head,
+            **curvature_options(self.config),
+            scale=float(self.laplace.scale),
+            prior_precision=float(self.laplace.prior_precision),
+            generator=torch.Generator().manual_seed(self.config.seed),
+        )
+        self.laplace.keep(posterior)
+        self.laplace.tune(self.head, validation, seed=self.config.seed)
+
+    def record(self) -> dict[str, Any]:
+        return self.laplace.record()
+
+
+def take_over(method: Method, base: str) -> None:
+    """Copies the weights of a finished run of the same network on the same data."""
+    # Here and not above: runs are made of methods.
+    from doubtless.training.run import Run
+
+    run = Run.open(base)
+    ours, theirs = method.config, run.config
+    changed = [f"data.{key}" for key in SAME_DATA if getattr(ours.data, key) != getattr(theirs.data, key)]
+    changed += [
+        f"model.{key}" for key in SAME_MODEL if getattr(ours.model, key) != getattr(theirs.model, key)
+    ]
+    if changed:
+        raise InputError(
+            f"{base} cannot be the base: {', '.join(changed)} differ from its configuration; "
+            "it must be the same network on the same split, or its training images become test images."
+        )
+    state, own = run.load_method().state_dict(), method.state_dict()
+    if missing := [name for name in own if name.startswith(("encoder.", "head.")) and name not in state]:
+        raise InputError(f"{base} cannot be the base: a {theirs.method} model has no {missing[0]}.")
+    method.load_state_dict({name: state[name] for name in own if name in state}, strict=False)

@@ -1,0 +1,92 @@
+"""A metric loss by its configuration: ours, or any loss and miner of pytorch-metric-learning."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from doubtless.config import LossConfig, NamedConfig
+from doubtless.errors import InputError, nearest
+from doubtless.losses import batch_triplet_loss, contrastive_loss
+
+OURS = ("contrastive", "triplet")
+DEFAULT_MARGIN = {"contrastive": 0.7, "triplet": 0.2}
+
+
+class MetricLoss(nn.Module):
+    """Embeddings (batch, D) and labels (batch,) to a number.
+
+    >>> loss = MetricLoss(LossConfig(name="contrastive", margin=0.7), dim=8, classes=10)
+    >>> loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).shape
+    torch.Size([])
+    """
+
+    def __init__(self, config: LossConfig, *, dim: int, classes: int) -> None:
+        super().__init__()
+        self.config = config
+        self.margin = config.margin or DEFAULT_MARGIN.get(config.name, 0.0)
+        self.miner: nn.Module | None = None
+        self.peer: nn.Module | None = None
+        if config.name in OURS:
+            if config.miner or config.arguments:
+                raise InputError(
+                    f"loss.miner and loss.arguments belong to the losses of pytorch-metric-learning; "
+                    f"{config.name} is ours and takes margin, negative_weight and mining."
+                )
+        else:
+            from pytorch_metric_learning import losses, miners
+
+            supplied: dict[str, Any] = {"num_classes": classes, "embedding_size": dim}
+            if config.margin is not None:
+                supplied["margin"] = config.margin
+            chosen = NamedConfig(name=config.name, arguments=config.arguments)
+            self.peer = _build(losses, chosen, supplied, ours=OURS)
+            self.miner = _build(miners, config.miner, {}) if config.miner else None
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        # Distances of near neighbours are differences of near-equal numbers: never in half precision.
+        with torch.autocast(embeddings.device.type, enabled=False):
+            embeddings = embeddings.float()
+            if self.peer is not None:
+                mined = self.miner(embeddings, labels) if self.miner is not None else None
+                return self.peer(embeddings, labels, mined)
+            if self.config.name == "triplet":
+                return batch_triplet_loss(embeddings, labels, margin=self.margin, mining=self.config.mining)
+            weight = self.config.negative_weight
+            return contrastive_loss(embeddings, labels, margin=self.margin, negative_weight=weight)
+
+
+def _build(
+    module: Any, chosen: NamedConfig, supplied: dict[str, Any], *, ours: tuple[str, ...] = ()
+) -> nn.Module:
+    """A class of a pytorch-metric-learning module by name; arguments it must have of us are filled in."""
+    known = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isclass(value) and issubclass(value, nn.Module)
+    ]
+    what = module.__name__.rsplit(".", 1)[-1]
+    if chosen.name not in known:
+        raise InputError(
+            f"pytorch-metric-learning's {what} has no {chosen.name!r}{nearest(chosen.name, [*ours, *known])}"
+        )
+    kind = getattr(module, chosen.name)
+    takes = _arguments(kind)
+    arguments = {name: value for name, value in supplied.items() if name in takes}
+    try:
+        return kind(**{**arguments, **chosen.arguments})
+    except (TypeError, ValueError, AssertionError) as error:
+        raise InputError(f"{chosen.name} does not take {chosen.arguments}: {error}.") from error
+
+
+def _arguments(kind: type) -> set[str]:
+    """Names of all constructor arguments, those passed on to base classes included."""
+    return {
+        name
+        for base in kind.__mro__
+        if "__init__" in vars(base)
+        for name in inspect.signature(base).parameters
+    }

@@ -1,0 +1,45 @@
+"""Features of a backbone as they are, or after half-whitening: no training, the rows every table must beat."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from doubtless.config import Config, Section
+from doubtless.embedding import Embedding
+from doubtless.methods.base import BatchKind, DataSpec, Method, Part
+
+
+class FeatureOptions(Section):
+    head: Literal["raw", "half-whitened"] = "half-whitened"
+    """raw: the features themselves. half-whitened: principal components, each over the root of its spread."""
+
+
+class Pretrained(Method):
+    """The backbone's features, or `model.dim` half-whitened components of them, as points."""
+
+    name: ClassVar[str] = "pretrained"
+    summary: ClassVar[str] = "a backbone's own features, raw or half-whitened; nothing is trained"
+    sections: ClassVar[dict[str, type[Section]]] = {"features": FeatureOptions}
+    trains: ClassVar[bool] = False
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.options = config.section("features", FeatureOptions)
+        if self.options.head == "raw":
+            del self.head
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        return "features"
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        return Embedding.point(features if self.options.head == "raw" else self.head(features))
+
+    def finish(self, train: Part, validation: Part) -> None:
+        if self.options.head == "half-whitened":
+            self.half_whiten_head(train)
+
+    def record(self) -> dict[str, Any]:
+        return {"head": self.options.head}

@@ -1,0 +1,132 @@
+"""Encoder: images to features. Scaling, normalisation, backbone and pooling in one module."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from doubtless.errors import InputError, nearest
+from doubtless.models.pooling import GeM
+from doubtless.models.small import SMALL
+
+Pooling = Literal["auto", "gem", "avg"]
+Normalization = Literal["auto", "none", "imagenet", "symmetric"]
+
+STATISTICS = {
+    "none": ((0.0,), (1.0,)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "symmetric": ((0.5,), (0.5,)),
+}
+
+
+class Encoder(nn.Module):
+    """Images (n, C, H, W), uint8 or floats in [0, 1], to features (n, F).
+
+    `backbone`: "conv-fashion", "conv-cifar" or any timm model's name. `size` is the side of the images, where
+    the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
+
+    >>> Encoder("conv-fashion", channels=1, size=28)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 9216])
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        backbone: str,
+        *,
+        channels: int,
+        size: int,
+        pooling: Pooling = "auto",
+        weights: str | Path | None = None,
+        pretrained: bool = False,
+        normalization: Normalization = "auto",
+    ) -> None:
+        super().__init__()
+        if backbone in SMALL:
+            if pooling == "gem" or pretrained:
+                raise InputError(f"{backbone} has neither a pooling to choose nor pretrained weights.")
+            self.backbone: nn.Module = SMALL[backbone](channels)
+            self.pooling: nn.Module = nn.Identity()
+            statistics = STATISTICS["none" if normalization == "auto" else normalization]
+            self.takes = channels
+        else:
+            self.backbone, statistics = _timm_model(backbone, pooling, pretrained, normalization)
+            self.pooling = GeM() if pooling == "gem" else nn.Identity()
+            self.takes = 3
+        if weights is not None:
+            load_weights(self.backbone, Path(weights))
+        for name, values in zip(("mean", "std"), statistics, strict=True):
+            self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
+        self.feature_dim = self._count_features(backbone, channels, size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not images.is_floating_point():
+            images = images.to(self.mean.dtype) / 255
+        if images.shape[1] == 1 and self.takes == 3:
+            images = images.expand(-1, 3, -1, -1)
+        return self.pooling(self.backbone((images - self.mean) / self.std))
+
+    @torch.no_grad()
+    def _count_features(self, backbone: str, channels: int, size: int) -> int:
+        training = self.training
+        self.eval()
+        try:
+            features = self(torch.zeros(1, channels, size, size))
+        except RuntimeError as error:
+            raise InputError(f"{backbone} cannot take {channels}×{size}×{size} images: {error}.") from error
+        self.train(training)
+        if features.dim() != 2:
+            raise InputError(
+                f"{backbone} gives features of shape {tuple(features.shape)[1:]}; set model.pooling."
+            )
+        return features.shape[1]
+
+
+def _timm_model(
+    name: str, pooling: Pooling, pretrained: bool, normalization: Normalization
+) -> tuple[nn.Module, tuple[tuple[float, ...], tuple[float, ...]]]:
+    """A timm model without its classifier, and the channel statistics it was trained with."""
+    import timm
+
+    if not timm.is_model(name):
+        raise InputError(f"There is no backbone {name!r}{nearest(name, [*SMALL, *timm.list_models()])}")
+    # GeM wants the map of features, the others want timm's own pooling.
+    arguments: dict[str, Any] = {"auto": {}, "gem": {"global_pool": ""}, "avg": {"global_pool": "avg"}}[
+        pooling
+    ]
+    try:
+        model = timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
+    except (RuntimeError, OSError, TypeError) as error:
+        raise InputError(f"timm cannot make {name}: {error}.") from error
+    if normalization != "auto":
+        return model, STATISTICS[normalization]
+    trained_with: Any = model.pretrained_cfg
+    return model, (tuple(trained_with["mean"]), tuple(trained_with["std"]))
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Loads local safetensors weights; a classifier that the model does not have is left out."""
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise InputError(f"There are no weights at {path}.")
+    try:
+        state = load_file(path)
+    except Exception as error:
+        raise InputError(f"{path} is no readable safetensors file: {error}.") from error
+    expected = model.state_dict()
+    if missing := [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]:
+        raise InputError(
+            f"The weights at {path} do not fit this backbone: {len(missing)} of {len(expected)} tensors are "
+            f"missing, the first is {missing[0]}."
+        )
+    try:
+        kept = {key: state[key].to(expected[key].dtype) for key in expected if key in state}
+        model.load_state_dict(kept, strict=False)
+    except RuntimeError as error:
+        raise InputError(f"The weights at {path} do not fit this backbone: {error}.") from error

@@ -1,0 +1,242 @@
+"""Line charts, histograms and scatter plots as SVG text: pure functions from data to a string.
+
+Colours, dashes and fonts live in style.css under the series classes ``s0`` … ``s7`` and the reference classes
+``oracle``, ``random`` and ``diagonal``, so that one drawing serves light, dark and paper. Every series has a colour
+*and* a dash (points: a colour and a shape), for readers who do not tell colours apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from doubtless.evaluation.result import Curve
+from doubtless.report.axes import Frame, draw_axes, drawing, make_frame, span, widen
+from doubtless.report.markup import text
+
+SERIES = 8  # colours in style.css
+SHAPES = 3  # circle, square, triangle
+NEAREST = 0.35  # points closer than this in the drawing are one point
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named curve and the class that colours it. `marks` draws its points, sized by the curve's weight."""
+
+    name: str
+    curve: Curve
+    style: str = "s0"
+    marks: bool = False
+
+
+@dataclass(frozen=True)
+class Points:
+    """A named group of dots, all of one colour and shape: x, y and radius of each."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    radius: Sequence[float]
+    style: str = "s0"
+    shape: int = 0
+
+
+def series(index: int) -> str:
+    """The class of the index-th series; the colours repeat after eight."""
+    return f"s{index % SERIES}"
+
+
+def line_chart(
+    lines: Sequence[Line],
+    *,
+    x_label: str,
+    y_label: str,
+    description: str,
+    x_range: tuple[float, float] | None = None,
+    y_range: tuple[float, float] | None = None,
+    diagonal: bool = False,
+) -> str:
+    """Lines over common axes; ranges not given are those of the data, grown to whole ticks.
+
+    >>> svg = line_chart([Line("loss", Curve([1.0, 2.0], [0.7, 0.4]))], x_label="epoch", y_label="loss",
+    ...                  description="Training loss")
+    >>> svg.startswith("<svg") and svg.endswith("</svg>")
+    True
+    """
+    if x_range is None:
+        x_range = span(value for line in lines for value in line.curve.x)
+    if y_range is None:
+        y_range = widen(*span(value for line in lines for value in line.curve.y))
+    frame = make_frame(x_range, y_range)
+    parts = [draw_axes(frame, x_label=x_label, y_label=y_label)]
+    if diagonal:
+        parts.append(_diagonal(frame))
+    # The first line is the one the figure is about: it is drawn last, over the others.
+    parts += [_line(frame, line) for line in reversed(lines)]
+    return drawing("".join(parts), description=description)
+
+
+def histogram(lines: Sequence[Line], *, x_label: str, y_label: str, description: str) -> str:
+    """Overlaid histograms; a curve's x are the bins' centres (equal widths), its y their shares."""
+    half = _bin_width(lines) / 2
+    low, high = span(value for line in lines for value in line.curve.x)
+    top = span(value for line in lines for value in line.curve.y)[1]
+    frame = make_frame((low - half, high + half), widen(0.0, top if top > 0 else 1.0))
+    bars = "".join(_steps(frame, line, half) for line in lines)
+    return drawing(draw_axes(frame, x_label=x_label, y_label=y_label) + bars, description=description)
+
+
+def scatter(groups: Sequence[Points], *, description: str, height: float = 300.0) -> str:
+    """Dots on a plane without axes (a map: only nearness means something). Large dots lie below small ones."""
+    frame = _map_frame(groups, height)
+    dots = [
+        (radius, f'<g class="{group.style}">{_dot(frame.x(x), frame.y(y), radius, group.shape)}</g>')
+        for group in groups
+        for x, y, radius in zip(group.x, group.y, group.radius, strict=True)
+    ]
+    dots.sort(key=lambda dot: -dot[0])
+    return drawing(
+        f'<g class="dots">{"".join(dot for _, dot in dots)}</g>', description=description, height=height
+    )
+
+
+def legend(lines: Sequence[Line | Points], *, diagonal: str = "", filled: bool = False) -> str:
+    """Names beside samples of their lines, dots or (`filled`) bars, as an HTML list that wraps on a phone."""
+    entries = [(line.name, _sample(line, filled)) for line in lines]
+    if diagonal:
+        entries.append((diagonal, _swatch('<line class="line diagonal" x1="1" x2="25" y1="6" y2="6"/>', 26)))
+    items = "".join(f"<li>{sample}{text(name)}</li>" for name, sample in entries)
+    return f'<ul class="legend">{items}</ul>'
+
+
+def whisker(value: float, *, low: float | None, high: float | None) -> str:
+    """A number between 0 and 1 as a tick on a track, its interval as a bar: a picture for a table cell."""
+    if not 0 <= value <= 1:
+        return ""
+    bar = ""
+    if low is not None and high is not None and 0 <= low <= high <= 1:
+        bar = f'<line class="reach" x1="{4 + 122 * low:.1f}" x2="{4 + 122 * high:.1f}" y1="7" y2="7"/>'
+    at = f"{4 + 122 * value:.1f}"
+    return (
+        '<svg class="whisker" viewBox="0 0 130 14" aria-hidden="true">'
+        f'<line class="track" x1="4" x2="126" y1="7" y2="7"/>{bar}'
+        f'<line class="at" x1="{at}" x2="{at}" y1="1.5" y2="12.5"/></svg>'
+    )
+
+
+def _line(frame: Frame, line: Line) -> str:
+    pieces = [piece for piece in _pieces(frame, line.curve) if len(piece) > 1]
+    path = " ".join("M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in piece) for piece in pieces)
+    marks = _marks(frame, line.curve) if line.marks or not path else ""
+    drawn = _inside(frame, f'<path class="line" d="{path}"/>') if path else ""
+    return f'<g class="{line.style}">{drawn}{marks}</g>' if path or marks else ""
+
+
+def _inside(frame: Frame, body: str, *, margin: float = 2.0) -> str:
+    """Cuts off what lies outside the frame: an inner SVG clips by itself and, unlike a clip path, needs no name."""
+    left, top = frame.left - margin, frame.top - margin
+    width, height = frame.right - frame.left + 2 * margin, frame.bottom - frame.top + 2 * margin
+    box = f"{left:.1f} {top:.1f} {width:.1f} {height:.1f}"
+    place = f'x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}"'
+    return f'<svg {place} viewBox="{box}">{body}</svg>'
+
+
+def _pieces(frame: Frame, curve: Curve) -> Iterator[list[tuple[float, float]]]:
+    """The curve in drawing coordinates, broken where a value is missing and thinned where points coincide."""
+    piece: list[tuple[float, float]] = []
+    skipped: tuple[float, float] | None = None
+    for x, y in zip(curve.x, curve.y, strict=True):
+        if not (_is_number(x) and _is_number(y)):
+            yield [*piece, skipped] if skipped else piece
+            piece, skipped = [], None
+            continue
+        point = (frame.x(x), frame.y(y))
+        if piece and math.dist(piece[-1], point) < NEAREST:
+            skipped = point
+        else:
+            piece.append(point)
+            skipped = None
+    yield [*piece, skipped] if skipped else piece
+
+
+def _marks(frame: Frame, curve: Curve) -> str:
+    """Circles whose area follows the weight; points that nothing stands behind are not drawn."""
+    weights = curve.weight or [1.0] * len(curve.x)
+    largest = max((weight for weight in weights if _is_number(weight)), default=0.0) or 1.0
+    circles = []
+    for x, y, weight in zip(curve.x, curve.y, weights, strict=True):
+        if _is_number(x) and _is_number(y) and _is_number(weight) and weight > 0:
+            radius = 2.6 + (4.0 * math.sqrt(weight / largest) if curve.weight else 0.2)
+            circles.append(
+                f'<circle class="mark" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="{radius:.1f}"/>'
+            )
+    return "".join(circles)
+
+
+def _steps(frame: Frame, line: Line, half: float) -> str:
+    corners = [f"M{frame.x(line.curve.x[0] - half):.1f} {frame.bottom:.1f}"] if line.curve.x else []
+    for centre, share in zip(line.curve.x, line.curve.y, strict=True):
+        y = frame.y(share if _is_number(share) else 0.0)
+        corners.append(f"L{frame.x(centre - half):.1f} {y:.1f} L{frame.x(centre + half):.1f} {y:.1f}")
+    if not corners:
+        return ""
+    corners.append(f"L{frame.x(line.curve.x[-1] + half):.1f} {frame.bottom:.1f}")
+    return f'<g class="{line.style}"><path class="bars" d="{" ".join(corners)}"/></g>'
+
+
+def _bin_width(lines: Sequence[Line]) -> float:
+    gaps = [b - a for line in lines for a, b in zip(line.curve.x, line.curve.x[1:], strict=False) if b > a]
+    return min(gaps, default=1.0)
+
+
+def _map_frame(groups: Sequence[Points], height: float) -> Frame:
+    """One scale for both directions, centred: distances on a map must not depend on their direction."""
+    margin = 10.0
+    x_low, x_high = span(value for group in groups for value in group.x)
+    y_low, y_high = span(value for group in groups for value in group.y)
+    scale = max((x_high - x_low) / (360 - 2 * margin), (y_high - y_low) / (height - 2 * margin)) or 1.0
+    x_half, y_half = scale * (180 - margin), scale * (height / 2 - margin)
+    x_middle, y_middle = (x_low + x_high) / 2, (y_low + y_high) / 2
+    return Frame(
+        x_middle - x_half, x_middle + x_half, y_middle - y_half, y_middle + y_half,
+        left=margin, right=360 - margin, top=margin, bottom=height - margin,
+    )  # fmt: skip
+
+
+def _dot(x: float, y: float, radius: float, shape: int) -> str:
+    """A circle, a square or a triangle of the same area."""
+    if shape % SHAPES == 0:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>'
+    if shape % SHAPES == 1:
+        side = radius * math.sqrt(math.pi)
+        return f'<rect x="{x - side / 2:.1f}" y="{y - side / 2:.1f}" width="{side:.1f}" height="{side:.1f}"/>'
+    reach = radius * math.sqrt(math.pi / (0.75 * math.sqrt(3)))  # from the centre to a corner
+    across, down = reach * math.sqrt(3) / 2, reach / 2
+    return f'<path d="M{x:.1f} {y - reach:.1f}L{x + across:.1f} {y + down:.1f}L{x - across:.1f} {y + down:.1f}Z"/>'
+
+
+def _diagonal(frame: Frame) -> str:
+    low, high = max(frame.x_low, frame.y_low), min(frame.x_high, frame.y_high)
+    return (
+        f'<line class="line diagonal" x1="{frame.x(low):.1f}" y1="{frame.y(low):.1f}" '
+        f'x2="{frame.x(high):.1f}" y2="{frame.y(high):.1f}"/>'
+    )
+
+
+def _sample(line: Line | Points, filled: bool) -> str:
+    if filled:
+        return _swatch(f'<g class="{line.style}"><path class="bars" d="M2 1 L16 1 L16 11 L2 11 Z"/></g>', 18)
+    if isinstance(line, Points):
+        return _swatch(f'<g class="dots {line.style}">{_dot(6, 6, 4.2, line.shape)}</g>', 12)
+    mark = '<circle class="mark" cx="13" cy="6" r="3"/>' if line.marks else ""
+    return _swatch(f'<g class="{line.style}"><path class="line" d="M1 6 L25 6"/>{mark}</g>', 26)
+
+
+def _swatch(body: str, width: int) -> str:
+    size = f'viewBox="0 0 {width} 12" width="{width}" height="12"'
+    return f'<svg class="swatch" {size} aria-hidden="true">{body}</svg>'
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -1,0 +1,226 @@
+"""The sections of a run's report: key figures, tables, pictures, protocol. Data in, HTML out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from doubtless.evaluation.result import Evaluation, Measure
+from doubtless.report.catalogue import GROUPS, better, in_order, meaning
+from doubtless.report.charts import whisker
+from doubtless.report.images import ImageLookup, grid, most_and_least_certain
+from doubtless.report.markup import Column, definitions, interval, number, table, text
+
+TILES = ("recall@1", "map@r", "error_auroc", "ood_auroc", "ausc", "ece")
+MOST_TILES = 6
+NO_UNCERTAINTY = (
+    "This embedding is made of points: it has no learned uncertainty, so only free scores are shown."
+)
+
+
+def lead_sentence(evaluation: Evaluation) -> str:
+    """What was found, in one sentence."""
+    counts, kind = evaluation.counts, evaluation.protocol.get("kind")
+    parts = []
+    if "recall@1" in evaluation.measures:
+        parts.append(f"The first hit is right for {100 * evaluation['recall@1']:.1f} % of")
+    parts.append(f"{counts['queries']:,} queries" if "queries" in counts else "the queries")
+    if "gallery" in counts:
+        parts.append(f"against a gallery of {counts['gallery']:,} images")
+    if "classes" in counts:
+        parts.append(f"of {counts['classes']:,} classes")
+    sentence = " ".join(parts) + (f" ({kind})." if kind else ".")
+    return sentence[0].upper() + sentence[1:]
+
+
+def key_figures(evaluation: Evaluation) -> str:
+    """Tiles of the numbers one looks at first; for points, error and OOD show the free baseline distance."""
+    tiles = []
+    free = evaluation.baselines.get("distance", {}) if not has_uncertainty(evaluation) else {}
+    for wanted in TILES:
+        for name, measure in (evaluation.measures | free).items():
+            if name == wanted or name.startswith(f"{wanted}/"):
+                tiles.append(_tile(name, measure, note="free baseline: distance" if name in free else ""))
+    return f'<div class="tiles">{"".join(tiles[:MOST_TILES])}</div>' if tiles else ""
+
+
+def has_uncertainty(evaluation: Evaluation) -> bool:
+    """Whether the embedding itself says how sure it is: then its errors were detected by it."""
+    if evaluation.queries is not None:
+        return evaluation.queries.uncertainty is not None
+    return any(name in evaluation.measures for name in ("error_auroc", "ausc"))
+
+
+def measure_tables(evaluation: Evaluation) -> str:
+    """All measures, one table a group, each with its interval, its direction and what it means."""
+    parts = []
+    for group in GROUPS:
+        rows = [
+            _measure_row(name, evaluation.measures[name]) for name in in_order(evaluation.measures, group)
+        ]
+        if rows:
+            parts.append(f"<h3>{group}</h3>{table(_MEASURE_COLUMNS, rows, label=group)}")
+    if any(measure.low is not None for measure in evaluation.measures.values()):
+        parts.append('<p class="note">Intervals are bootstrap 95 % intervals over the queries.</p>')
+    return "".join(parts)
+
+
+def baseline_section(evaluation: Evaluation) -> str:
+    """The learned uncertainty beside those that cost nothing, and in words whether it beats them."""
+    if not evaluation.baselines:
+        return ""
+    metrics = list(dict.fromkeys(metric for found in evaluation.baselines.values() for metric in found))
+    learned = {metric: evaluation.measures[metric] for metric in metrics if metric in evaluation.measures}
+    columns = [Column("score"), *(Column(_heading(metric), numeric=True) for metric in metrics)]
+    sources = ({"learned uncertainty": learned} if learned else {}) | dict(evaluation.baselines)
+    best = {metric: _best(metric, sources) for metric in metrics}
+    rows = [
+        [
+            _source(name, learned=found is learned),
+            *(_baseline_cell(found.get(metric), best=name == best[metric]) for metric in metrics),
+        ]
+        for name, found in sources.items()
+    ]
+    verdict = _verdict(learned, evaluation.baselines) if learned else NO_UNCERTAINTY
+    shown = table(columns, rows, label="Free baselines")
+    return f'<p class="verdict-line">{text(verdict)}</p>{shown}{_BASELINES_NOTE}'
+
+
+def certainty_section(
+    evaluation: Evaluation, *, images: ImageLookup | None, names: Sequence[str] | None, count: int = 12
+) -> str:
+    """The most and least certain queries beside their first hits, if there are images and something to order by."""
+    if evaluation.queries is None or images is None:
+        return ""
+    found = most_and_least_certain(evaluation.queries, count=count)
+    if found is None:
+        return ""
+    source, most, least = found
+    parts = [
+        f'<p class="note">Each picture pair is a query and its nearest neighbour, ordered by {text(source)}. '
+        "A green frame and ✓: the same class. A red frame and ✗: another.</p>"
+    ]
+    for title, rows in (("Most certain", most), ("Least certain", least)):
+        if rows:
+            wrong = sum(not bool(evaluation.queries.correct[row]) for row in rows)
+            parts.append(f"<h3>{title} <small>{wrong} of {len(rows)} wrong</small></h3>")
+            parts.append(grid(evaluation.queries, rows, images=images, names=names))
+    return "".join(parts)
+
+
+def protocol_section(evaluation: Evaluation) -> str:
+    """Counts, how it was measured, and the notes of the evaluation."""
+    counted = [(text(_spaced(name)), f"{count:,}") for name, count in evaluation.counts.items()]
+    notes = evaluation.protocol.get("notes", [])
+    how = [
+        (text(_spaced(name)), text(_said(value)))
+        for name, value in evaluation.protocol.items()
+        if name != "notes" and value is not None
+    ]
+    parts = [definitions(counted + how)]
+    if notes:
+        parts.append(f'<ul class="notes">{"".join(f"<li>{text(note)}</li>" for note in notes)}</ul>')
+    return "".join(parts)
+
+
+def _tile(name: str, measure: Measure, *, note: str) -> str:
+    found = meaning(name)
+    reach = interval(measure.low, measure.high)
+    details = "".join(f"<span>{text(line)}</span>" for line in (reach and f"95 %: {reach}", note) if line)
+    return (
+        f'<div class="tile"><b>{text(found.title)}</b><strong>{number(measure.value)}</strong>{details}</div>'
+    )
+
+
+_MEASURE_COLUMNS = (
+    Column("measure", kind="measure"),
+    Column("value", numeric=True, kind="value"),
+    Column("95 % interval", numeric=True, kind="reach-text"),
+    Column("0 … 1", kind="picture"),
+    Column("better", kind="better"),
+    Column("what it means", kind="meaning"),
+)
+
+
+def _measure_row(name: str, measure: Measure) -> list[str]:
+    found = meaning(name)
+    code = f"<code>{text(name)}</code>" if found.title != name else ""
+    return [
+        f"{text(found.title)}{code}",
+        number(measure.value),
+        interval(measure.low, measure.high),
+        whisker(measure.value, low=measure.low, high=measure.high),
+        found.direction if found.sentence else "",
+        text(found.sentence),
+    ]
+
+
+_BASELINES = {
+    "distance": "distance to the first hit",
+    "ratio": "ratio of the first two distances",
+    "spread": "spread of the first ten scores",
+    "norm": "norm of the embedding",
+}
+_BASELINES_NOTE = '<p class="note">● marks the best of each column. Free scores need no training.</p>'
+
+
+def _source(name: str, *, learned: bool) -> str:
+    if learned:
+        return f"<b>{text(name)}</b>"
+    return f"{text(name)}<small>{text(_BASELINES[name])}</small>" if name in _BASELINES else text(name)
+
+
+def _baseline_cell(measure: Measure | None, *, best: bool) -> str:
+    if measure is None:
+        return number(None)
+    reach = interval(measure.low, measure.high)
+    mark = '<span class="best" title="best of its column">●</span> ' if best else ""
+    shown = f"<b>{number(measure.value)}</b>" if best else number(measure.value)
+    return f"{mark}{shown}" + (f"<small>{reach}</small>" if reach else "")
+
+
+def _best(metric: str, sources: Mapping[str, Mapping[str, Measure]]) -> str | None:
+    """The source with the best finite value of this metric; on a tie the first."""
+    best: str | None = None
+    for name, found in sources.items():
+        value = found[metric].value if metric in found else float("nan")
+        if not math.isnan(value) and (best is None or better(metric, value, sources[best][metric].value)):
+            best = name
+    return best
+
+
+def _verdict(learned: Mapping[str, Measure], baselines: Mapping[str, Mapping[str, Measure]]) -> str:
+    """Says where the learned uncertainty does not beat what costs nothing."""
+    lost, compared = [], 0
+    for metric, measure in learned.items():
+        rivals = {name: found for name, found in baselines.items() if metric in found}
+        best = _best(metric, rivals)
+        if best is None or math.isnan(measure.value):
+            continue
+        compared += 1
+        if not better(metric, measure.value, rivals[best][metric].value):
+            lost.append(meaning(metric).title)
+    if not lost:
+        return "The learned uncertainty beats every free baseline in every column."
+    where = f"{len(lost)} of {compared} columns: {', '.join(lost)}"
+    return f"The learned uncertainty does not beat the best free baseline in {where}."
+
+
+def _heading(metric: str) -> str:
+    found = meaning(metric)
+    return f"{text(found.title)}<small>{found.direction}</small>"
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ").replace("/", " · ")
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_said(item)}" for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_said(item) for item in value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return f"{value:,}" if type(value) is int and abs(value) >= 10_000 else str(value)

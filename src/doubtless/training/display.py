@@ -1,0 +1,85 @@
+"""What one sees while training: a bar over the epochs with loss, validation score and time left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from doubtless.distributed import rank
+
+
+class EpochDisplay(Callback):
+    """A bar for the whole training on a terminal; elsewhere one plain line an epoch."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.console = Console(stderr=True)
+        self.progress: Progress | None = None
+        self.task: Any = None
+
+    def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        if rank() != 0 or not self.console.is_terminal:
+            return
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[last]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self.progress = Progress(*columns, console=self.console)
+        steps = int(trainer.num_training_batches)
+        self.task = self.progress.add_task(
+            "training", total=self.epochs * steps, completed=trainer.current_epoch * steps, last=""
+        )
+        self.progress.start()
+
+    def on_train_batch_end(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
+        if self.progress is not None:
+            self.progress.advance(self.task)
+
+    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+        self._show(
+            module
+        )  # the row of the epoch before: Lightning calls this before the module's own epoch end
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        self._show(module)
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def _show(self, module: LightningModule) -> None:
+        rows = getattr(module, "rows", [])
+        if rank() != 0 or not rows:
+            return
+        line = describe(rows[-1])
+        if self.progress is not None:
+            self.progress.update(self.task, last=line)
+        else:
+            self.console.print(f"epoch {int(rows[-1]['epoch']) + 1}/{self.epochs}  {line}", highlight=False)
+
+    def _stop(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
+
+
+def describe(row: dict[str, float]) -> str:
+    """Loss and validation of one epoch in a line."""
+    shown = [(name, row[name]) for name in row if name == "train_loss" or name.startswith("validation_")]
+    return "  ".join(
+        f"{name.removeprefix('train_').replace('validation_', 'val ')} {value:.4f}" for name, value in shown
+    )

@@ -1,0 +1,169 @@
+"""Training a method from its configuration to a finished run."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.strategies import DDPStrategy
+
+from doubtless.config import Config
+from doubtless.data import BalancedBatches, Batch, Progress, training_batches
+from doubtless.data.loading import TensorBatches, WorkerBatches
+from doubtless.distributed import is_main
+from doubtless.errors import InputError
+from doubtless.files import write_text
+from doubtless.methods import Method, method_class
+from doubtless.training.checkpoint import AtomicCheckpoints
+from doubtless.training.display import EpochDisplay
+from doubtless.training.module import TrainingModule
+from doubtless.training.parts import RunData, features_of, open_run_data, part_of
+from doubtless.training.run import Run, read_checkpoint, same_config
+
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
+
+
+def train_run(
+    config: Config,
+    path: str | Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Trains and leaves a finished run folder: model, log, split, checkpoint. Evaluation is another step.
+
+    `resume` continues a run that was stopped, from its last whole epoch.
+    """
+    run = _open_or_create(config, path, resume)
+    recorded = run.split if resume and (run.path / "split.json").exists() else None
+    data = open_run_data(config, split=recorded, progress=progress)
+    if is_main():
+        data.split.save(run.path / "split.json")
+        if data.source.skipped:
+            write_text(run.path / "skipped.txt", "\n".join(data.source.skipped) + "\n")
+    torch.manual_seed(config.seed)
+    method = method_class(config.method)(config, data.spec)
+    if method.trains and config.training.epochs > 0:
+        _fit(method, data, run, resume=resume, quiet=quiet, progress=progress)
+    else:
+        method.to(_trainer(config, run, quiet=True).strategy.root_device)
+    if is_main():
+        train, validation = (
+            part_of(method, part, progress=progress) for part in (data.train, data.validation)
+        )
+        method.eval()
+        method.finish(train, validation)
+        run.save_model(method)
+    return run
+
+
+def _open_or_create(config: Config, path: str | Path, resume: bool) -> Run:
+    if not is_main():
+        return Run(Path(path))  # the main process makes it
+    if not resume:
+        return Run.create(path, config)
+    run = Run.open(path)
+    same_config(run, config)
+    if run.is_finished:
+        raise InputError(f"{path} is finished already; there is nothing to resume.")
+    return run
+
+
+def _fit(
+    method: Method, data: RunData, run: Run, *, resume: bool, quiet: bool, progress: Progress | None
+) -> None:
+    checkpoint = run.checkpoint if resume and run.checkpoint.exists() else None
+    if checkpoint is not None:
+        read_checkpoint(checkpoint)  # a damaged one is a sentence before anything starts
+    trainer = _trainer(method.config, run, quiet=quiet)
+    method.to(trainer.strategy.root_device)
+    if checkpoint is None:
+        method.start(part_of(method, data.train, progress=progress))
+    loader = EpochLoader(_loader(method, data, progress), trainer)
+    module = TrainingModule(method, data.validation, run)
+    trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
+    module.restore_best()
+
+
+class EpochLoader:
+    """A training loader that is told the Trainer's epoch each time it is walked through."""
+
+    def __init__(self, loader: TensorBatches | WorkerBatches, trainer: Trainer) -> None:
+        self.loader = loader
+        self.trainer = trainer
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator: the epoch is asked for with the first batch, when a resumed Trainer knows it.
+        self.loader.epoch = self.trainer.current_epoch
+        yield from self.loader
+
+
+def _loader(method: Method, data: RunData, progress: Progress | None) -> TensorBatches | WorkerBatches:
+    """Images, or, where the encoder is frozen, its features computed once."""
+    config = method.config
+    options = config.training
+    if method.batch_kind == "features":
+        batches = BalancedBatches(
+            data.train.labels, batch_size=options.batch_size, per_class=options.per_class, seed=config.seed
+        )
+        return TensorBatches(features_of(method, data.train, progress=progress), data.train.labels, batches)
+    return training_batches(
+        data.train,
+        batch_size=options.batch_size,
+        per_class=options.per_class,
+        seed=config.seed,
+        workers=config.data.workers,
+        device=method.device,
+        progress=progress,
+    )
+
+
+class _SaveEveryEpoch(Checkpoint):
+    """Writes last.ckpt when an epoch is over; Lightning calls checkpoints last, after the module's own hook."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        trainer.save_checkpoint(self.path)
+
+
+def _trainer(config: Config, run: Run, *, quiet: bool) -> Trainer:
+    options = config.training
+    _hush_lightning()
+    callbacks: list[Callback] = [_SaveEveryEpoch(run.checkpoint)]
+    if not quiet:
+        callbacks.append(EpochDisplay(options.epochs))
+    several = options.devices * options.nodes > 1
+    return Trainer(
+        accelerator=options.accelerator,
+        devices=options.devices,
+        num_nodes=options.nodes,
+        strategy=DDPStrategy(find_unused_parameters=False) if several else "auto",
+        max_epochs=options.epochs,
+        precision=PRECISIONS[options.precision],
+        plugins=[AtomicCheckpoints()],
+        callbacks=callbacks,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+        num_sanity_val_steps=0,
+        default_root_dir=run.path,
+    )
+
+
+def _hush_lightning() -> None:
+    """Its hints on devices and loaders are not for our users; our own errors and bars say what matters."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning.*")

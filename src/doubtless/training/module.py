@@ -1,0 +1,144 @@
+"""What Lightning's Trainer runs: a method's loss, its optimiser, and the validation that picks the best epoch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from doubtless.config import TrainingConfig
+from doubtless.data import Batch, ImageSet
+from doubtless.distributed import gather_objects, rank, world_size
+from doubtless.embedding import FAMILIES, Embedding
+from doubtless.errors import RunError
+from doubtless.files import write_text
+from doubtless.methods import Losses, Method
+from doubtless.training.parts import embed_images
+from doubtless.training.run import SCHEMA, Run
+from doubtless.training.validation import validation_scores
+
+OPTIMIZERS = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "sgd": torch.optim.SGD,
+}
+
+
+class TrainingModule(LightningModule):
+    """Wraps a method for Lightning.
+
+    Everything an epoch draws comes from (seed, epoch), and the learning rate is a function of the epoch, so a
+    run that was killed and resumed at an epoch's start repeats the unbroken run exactly.
+    """
+
+    def __init__(self, method: Method, validation: ImageSet, run: Run) -> None:
+        super().__init__()
+        self.method = method
+        self.validation = validation
+        self.run_folder = run
+        self.rows: list[dict[str, float]] = []
+        self.best_score = -1.0
+        self.best_state: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
+        self._began = 0.0
+
+    @property
+    def options(self) -> TrainingConfig:
+        return self.method.config.training
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        options = self.options
+        groups = [
+            {**group, "lr": options.lr * group["lr_factor"]} for group in self.method.parameter_groups()
+        ]
+        arguments: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
+        if options.optimizer in {"rmsprop", "sgd"}:
+            arguments["momentum"] = options.momentum
+        return OPTIMIZERS[options.optimizer](groups, **arguments)
+
+    def on_train_epoch_start(self) -> None:
+        epoch = self.current_epoch
+        torch.manual_seed(hash((self.method.config.seed, epoch)) & 0x7FFFFFFF)
+        optimizer = self.optimizers()
+        for group in optimizer.param_groups:  # type: ignore[union-attr]
+            group["lr"] = self.options.lr * group["lr_factor"] * self.options.lr_decay**epoch
+        self._sums, self._steps, self._began = {}, 0, time.perf_counter()
+
+    def training_step(self, batch: Batch, number: int) -> Tensor:
+        losses: Losses = self.method.loss(batch)
+        for name, value in {"loss": losses.total, **losses.parts}.items():  # sums stay on the device
+            self._sums[name] = (
+                self._sums.get(name, torch.zeros((), device=value.device)) + value.detach().float()
+            )
+        self._steps += 1
+        return losses.total
+
+    def on_train_epoch_end(self) -> None:
+        row = {"epoch": float(self.current_epoch)}
+        row |= {f"train_{name}": float(total) / self._steps for name, total in self._sums.items()}
+        if not torch.isfinite(torch.tensor(list(row.values()))).all():
+            raise RunError(
+                f"The loss became NaN or infinite in epoch {self.current_epoch}; "
+                f"lower training.lr (it is {self.options.lr:g}) and train again."
+            )
+        row |= {f"validation_{name}": value for name, value in self._validate().items()}
+        row["lr"] = self.options.lr * self.options.lr_decay**self.current_epoch
+        row["seconds"] = round(time.perf_counter() - self._began, 3)
+        self.rows.append(row)
+        self._keep_if_best(row[f"validation_{self.options.monitor}"])
+        if rank() == 0:
+            write_text(self.run_folder.path / "log.csv", as_csv(self.rows))
+
+    def _validate(self) -> dict[str, float]:
+        """recall@1 and map@r of the validation part; every rank embeds its share."""
+        count = len(self.validation)
+        share = torch.arange(rank() * count // world_size(), (rank() + 1) * count // world_size())
+        own = ImageSet(self.validation.source, self.validation.index[share], self.validation.preparation)
+        embedding = embed_images(self.method, own).to("cpu" if world_size() > 1 else self.device)
+        parts: Any = gather_objects((embedding.family, embedding.parameters)) if world_size() > 1 else None
+        if parts is not None:
+            embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in parts])
+        return validation_scores(embedding.direction, self.validation.labels.to(embedding.device))
+
+    def _keep_if_best(self, score: float) -> None:
+        if score > self.best_score:
+            self.best_score = score
+            self.best_state = {
+                name: value.detach().cpu().clone() for name, value in self.method.state_dict().items()
+            }
+
+    def restore_best(self) -> None:
+        """Puts the weights of the best epoch back."""
+        if self.best_state:
+            self.method.load_state_dict(self.best_state)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["doubtless"] = {
+            "schema": SCHEMA,
+            "rows": self.rows,
+            "best_score": self.best_score,
+            "best_state": self.best_state,
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        kept = checkpoint["doubtless"]
+        self.rows = list(kept["rows"])
+        self.best_score = kept["best_score"]
+        self.best_state = kept["best_state"]
+
+
+def as_csv(rows: list[dict[str, float]]) -> str:
+    """One line an epoch, one column for everything any row has."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: f"{value:.8g}" for name, value in row.items()} for row in rows)
+    return text.getvalue()

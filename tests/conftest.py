@@ -1,0 +1,47 @@
+"""What many tests need: a tiny data set, and a run trained on it once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six classes of 12×12 blobs, 40 training and 20 test images each: learned in seconds, not trivially."""
+    rng = np.random.default_rng(0)
+    centers = rng.uniform(0, 1, (6, 12, 12))
+
+    def images(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.repeat(np.arange(6), count)
+        noisy = centers[labels] + rng.normal(0, 0.35, (len(labels), 12, 12))
+        return (noisy.clip(0, 1) * 255).astype(np.uint8), labels
+
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    (x_train, y_train), (x_test, y_test) = images(40), images(20)
+    np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_npz: Path) -> dict[str, Any]:
+    return {
+        "method": "deterministic",
+        "data": {"source": f"npz:{tiny_npz}", "ood": [f"npz:{tiny_npz}"], "validation": 0.2},
+        "model": {"backbone": "conv-fashion", "dim": 8},
+        "training": {"epochs": 3, "batch_size": 24, "lr": 3e-3, "accelerator": "cpu"},
+    }
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run; tests must not write into it."""
+    from doubtless.config import make_config
+    from doubtless.training import train_run
+
+    path = tmp_path_factory.mktemp("runs") / "tiny"
+    train_run(make_config(tiny_config), path, quiet=True)
+    return path

@@ -1,0 +1,143 @@
+"""Preparation, batches and loaders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from doubtless.data import BalancedBatches, ImageSet, Preparation, in_order, open_source, tensor_source
+from doubtless.data.loading import TensorBatches, WorkerBatches, training_batches
+from doubtless.errors import InputError
+
+AUGMENT = [{"RandomResizedCrop": {"scale": [0.3, 1.0]}}, "RandomHorizontalFlip"]
+
+
+def an_image_set(augment=(), count: int = 40) -> ImageSet:
+    source = open_source("digits")
+    return ImageSet(source, torch.arange(count), Preparation(channels=1, size=28, augment=augment))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    height=st.integers(5, 60),
+    width=st.integers(5, 60),
+    channels=st.sampled_from([1, 3]),
+    wanted=st.sampled_from([1, 3]),
+)
+def test_any_image_gets_the_shape_asked_for(height: int, width: int, channels: int, wanted: int) -> None:
+    image = torch.randint(256, (channels, height, width), dtype=torch.uint8)
+    assert Preparation(channels=wanted, size=16)(image).shape == (wanted, 16, 16)
+
+
+def test_augmentation_is_fixed_by_seed_epoch_and_image() -> None:
+    images = an_image_set(AUGMENT)
+    torch.manual_seed(0)
+    first = images[3].inputs
+    torch.manual_seed(99)
+    torch.rand(7)
+    assert torch.equal(images[3].inputs, first)
+    images.epoch = 1
+    assert not torch.equal(images[3].inputs, first)
+
+
+def test_augmentation_leaves_the_global_generator_alone() -> None:
+    images = an_image_set(AUGMENT)
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    images[0]
+    assert torch.equal(torch.rand(1), expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(classes=st.integers(2, 30), seed=st.integers(0, 9), epoch=st.integers(0, 9))
+def test_batches_are_balanced_and_ranks_share_them(classes: int, seed: int, epoch: int) -> None:
+    labels = torch.arange(400) % classes
+    batches = BalancedBatches(labels, batch_size=32, seed=seed)
+    whole = batches.epoch(epoch)
+    for batch in whole:
+        counts = torch.bincount(labels[batch])
+        assert set(counts[counts > 0].tolist()) == {batches.per_class}
+        assert len(counts[counts > 0]) >= 2
+    parts = [batches.epoch(epoch, rank=rank, world_size=4) for rank in range(4)]
+    assert [[i for part in parts for i in part[step]] for step in range(len(whole))] == whole
+
+
+def test_an_epoch_depends_on_its_number_alone() -> None:
+    labels = torch.arange(100) % 5
+    one, other = (BalancedBatches(labels, batch_size=20, seed=3) for _ in range(2))
+    other.epoch(0), other.epoch(1)
+    assert one.epoch(2) == other.epoch(2)
+    assert one.epoch(2) != one.epoch(3)
+
+
+def test_memory_and_workers_give_the_same_batches() -> None:
+    images = an_image_set()
+    batches = BalancedBatches(images.labels, batch_size=8, per_class=2)
+    held = images.in_memory()
+    assert held is not None
+    for a, b in zip(
+        TensorBatches(held, images.labels, batches), WorkerBatches(images, batches, workers=0), strict=True
+    ):
+        assert torch.equal(a.inputs, b.inputs)
+        assert torch.equal(a.labels, b.labels)
+        assert torch.equal(a.position, b.position)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_augmented_batches_do_not_depend_on_workers(workers: int) -> None:
+    images = an_image_set(AUGMENT)
+    loader = training_batches(
+        images, batch_size=8, per_class=2, seed=0, workers=workers, device=torch.device("cpu")
+    )
+    assert isinstance(loader, WorkerBatches)
+    loader.epoch = 2
+    total = sum(int(batch.inputs.long().sum()) for batch in loader)
+    images.epoch = 2
+    plan = BalancedBatches(images.labels, batch_size=8, per_class=2, seed=0).epoch(2)
+    assert total == sum(int(images[i].inputs.long().sum()) for batch in plan for i in batch)
+
+
+def test_in_order_is_complete() -> None:
+    images = an_image_set()
+    for held in (None, images.in_memory()):
+        batches = list(in_order(images, batch_size=16, held=held))
+        assert [len(batch.labels) for batch in batches] == [16, 16, 8]
+        assert torch.cat([batch.position for batch in batches]).tolist() == list(range(40))
+
+
+def test_bad_batches_are_sentences() -> None:
+    labels = torch.arange(100) % 5
+    for arguments, sentence in [
+        ({"batch_size": 32, "per_class": 3}, "must divide batch_size 32"),
+        ({"batch_size": 64, "per_class": 4}, "at least 13"),
+        ({"batch_size": 7}, "cannot be filled evenly"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            BalancedBatches(labels, **arguments)
+    with pytest.raises(InputError, match="at least 2 classes"):
+        BalancedBatches(torch.zeros(50), batch_size=8)
+    with pytest.raises(InputError, match="multiple of the 3 processes"):
+        BalancedBatches(labels, batch_size=20).epoch(0, world_size=3)
+
+
+def test_bad_transforms_are_sentences() -> None:
+    for augment, sentence in [
+        (["RandomHorizontalFlop"], "did you mean 'RandomHorizontalFlip'"),
+        ([{"RandomRotation": {"angle": 3}}], "does not take"),
+        ("crop-flop", "did you mean 'crop-flip'"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            Preparation(channels=1, size=28, augment=augment)
+    with pytest.raises(InputError, match=r"needs data\.size"):
+        Preparation(channels=1, augment="crop-flip")
+
+
+def test_files_without_a_size_are_refused(tmp_path) -> None:
+    from doubtless.training.parts import native_size
+
+    wide = tensor_source("wide", torch.zeros(4, 8, 9, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]))
+    with pytest.raises(InputError, match="8×9"):
+        native_size(wide)

@@ -1,0 +1,199 @@
+"""Choosing τ and λ: every criterion against loops, the evidence's maximum against a search."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.laplace import (
+    DiagonalPosterior,
+    default_scales,
+    error_auroc,
+    fit,
+    marginal_prior_precision,
+    match_likelihood,
+    negative_consensus_ece,
+    tune,
+)
+
+
+def noisy_clusters(n: int = 90, width: int = 10) -> tuple[Tensor, Tensor]:
+    """Five classes, some images with so much noise that their neighbours are wrong."""
+    generator = torch.Generator().manual_seed(4)
+    labels = torch.arange(n) % 5
+    centres = torch.randn(5, width, generator=generator, dtype=torch.float64)
+    noise = torch.randn(n, width, generator=generator, dtype=torch.float64)
+    strength = 0.2 + torch.rand(n, 1, generator=generator, dtype=torch.float64)
+    return centres[labels] + strength * noise, labels
+
+
+@pytest.fixture(scope="module")
+def problem() -> tuple[DiagonalPosterior, Tensor, Tensor]:
+    features, labels = noisy_clusters()
+    return fit(features[:45], labels[:45], dim=6, margin=1.0), features[45:], labels[45:]
+
+
+def nearest_others(direction: Tensor) -> list[int]:
+    found = []
+    for i, row in enumerate(direction @ direction.T):
+        others = [j for j in range(len(row)) if j != i]
+        found.append(max(others, key=lambda j: row[j]))
+    return found
+
+
+def test_error_auroc_by_pairs(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
+    posterior, features, labels = problem
+    embedding = posterior.predict(features)
+    wrong = [labels[j] != labels[i] for i, j in enumerate(nearest_others(embedding.direction))]
+    assert 3 < sum(wrong) < 42
+    doubt = embedding.uncertainty
+    wins = [
+        float(doubt[i] > doubt[j]) + 0.5 * float(doubt[i] == doubt[j])
+        for i in range(45) for j in range(45) if wrong[i] and not wrong[j]
+    ]  # fmt: skip
+    assert error_auroc(embedding, labels) == pytest.approx(sum(wins) / len(wins))
+    assert error_auroc(embedding, torch.zeros(45)) == 0.5
+    equal = Embedding.gaussian(embedding.location, torch.ones(45, 1, dtype=torch.float64))
+    assert error_auroc(equal, labels) == 0.5
+
+
+def test_match_likelihood_by_loops(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
+    posterior, features, labels = problem
+    labels = labels.clone()
+    labels[3] = 77  # nobody else has this one: it is left out
+    embedding = posterior.predict(features)
+    logs = []
+    for i in range(45):
+        bets = {
+            j: math.exp(float(embedding.direction[i] @ embedding.direction[j]) / float(embedding.uncertainty[i]))
+            for j in range(45) if j != i
+        }  # fmt: skip
+        right = sum(bet for j, bet in bets.items() if labels[j] == labels[i])
+        if right:
+            logs.append(math.log(right / sum(bets.values())))
+    assert len(logs) == 44
+    assert match_likelihood(embedding, labels) == pytest.approx(sum(logs) / 44, rel=1e-9)
+
+
+def test_match_likelihood_of_certain_embeddings_is_finite() -> None:
+    location = torch.eye(4).repeat(2, 1)
+    sure = Embedding.gaussian(location, torch.zeros(8, 1))
+    right, wrong = torch.arange(4).repeat(2), torch.arange(8) // 2
+    assert match_likelihood(sure, right) == pytest.approx(0)
+    assert -1e13 < match_likelihood(sure, wrong) < -1e6
+
+
+def test_consensus_by_loops(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
+    posterior, features, labels = problem
+    embedding = posterior.with_scale(posterior.scale / 20).predict(features)
+    found = -negative_consensus_ece(embedding, labels, draws=30, generator=torch.Generator().manual_seed(0))
+    samples = embedding.sample(30, generator=torch.Generator().manual_seed(0))
+    first = nearest_others(embedding.direction)
+    bins: dict[int, list[tuple[float, float]]] = {}
+    for i in range(45):
+        votes: Counter[int] = Counter()
+        for draw in samples[:, i]:
+            cosines = embedding.direction @ draw
+            cosines[i] = -2
+            votes[int(labels[cosines.argmax()])] += 1
+        count = max(votes.values())
+        winners = sorted(label for label, number in votes.items() if number == count)
+        winner = int(labels[first[i]]) if int(labels[first[i]]) in winners else winners[0]
+        bins.setdefault(min(10 * count // 30, 9), []).append((winner == int(labels[i]), count / 30))
+    expected = sum(abs(sum(r for r, _ in rows) - sum(c for _, c in rows)) for rows in bins.values()) / 45
+    assert len(bins) > 3
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_rows_are_cut_without_a_trace(
+    problem: tuple[DiagonalPosterior, Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posterior, features, labels = problem
+    embedding = posterior.predict(features)
+    whole = error_auroc(embedding, labels), match_likelihood(embedding, labels)
+    monkeypatch.setattr("doubtless.laplace.criteria.ELEMENTS", 45 * 7)
+    assert (error_auroc(embedding, labels), match_likelihood(embedding, labels)) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e3, 1e7])
+def test_marginal_prior_is_the_maximum_of_the_evidence(
+    problem: tuple[DiagonalPosterior, Tensor, Tensor], scale: float
+) -> None:
+    posterior = problem[0]
+    best = marginal_prior_precision(posterior, scale)
+    top = posterior.with_scale(scale, best).log_marginal()
+    for factor in (1e-3, 0.1, 0.98, 1.02, 10, 1e3):
+        assert posterior.with_scale(scale, best * factor).log_marginal() < top
+
+
+@pytest.mark.parametrize("prior", ["marginal", "validation"])
+@pytest.mark.parametrize("criterion", ["consensus-ece", "error-auroc", "match-likelihood"])
+def test_tuning_finds_the_best_of_its_grid(
+    problem: tuple[DiagonalPosterior, Tensor, Tensor], criterion: str, prior: str
+) -> None:
+    posterior, features, labels = problem
+    scales = default_scales(posterior, 8)
+    tuned = tune(posterior, features, labels, criterion=criterion, prior=prior, scales=scales)
+    assert len(tuned.trials) == (8 if prior == "marginal" else 40)
+    best = max(tuned.trials, key=lambda trial: trial.score)
+    assert (tuned.posterior.scale, tuned.posterior.prior_precision) == (best.scale, best.prior_precision)
+    assert best.score > min(trial.score for trial in tuned.trials)
+    again = tune(posterior, features, labels, criterion=criterion, prior=prior, scales=scales)
+    assert again.trials == tuned.trials  # also where it samples
+    if criterion != "consensus-ece":
+        score = {"error-auroc": error_auroc, "match-likelihood": match_likelihood}[criterion]
+        assert score(tuned.posterior.predict(features), labels) == pytest.approx(best.score, rel=1e-6)
+
+
+def test_a_criterion_can_be_a_function(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
+    posterior, features, labels = problem
+
+    def as_unsure_as_a_tenth(embedding: Embedding, labels: Tensor) -> float:
+        return -abs(math.log(float(embedding.uncertainty.median()) / 0.1))
+
+    tuned = tune(posterior, features, labels, criterion=as_unsure_as_a_tenth)
+    assert 0.05 < float(tuned.posterior.predict(features).uncertainty.median()) < 0.2
+    assert len(tuned.trials) == 50
+
+
+def test_default_scales_span_doubt_and_certainty(
+    problem: tuple[DiagonalPosterior, Tensor, Tensor],
+) -> None:
+    """Also when features are a thousand times as large and weights as small: the same embeddings."""
+    posterior, features, _ = problem
+    lengths = []
+    for factor in (1.0, 1e3):
+        rescaled = DiagonalPosterior(
+            posterior.weight / factor, None, posterior.weight_curvature * factor**2, None,
+            scale=1.0, prior_precision=1.0,
+        )  # fmt: skip
+        for scale in default_scales(rescaled, 2):
+            prior = marginal_prior_precision(rescaled, scale)
+            embedding = rescaled.with_scale(scale, prior).predict(features * factor)
+            lengths.append(float(embedding.resultant.median()))
+    assert lengths[:2] == pytest.approx(lengths[2:], rel=1e-6)
+    assert lengths[0] < 0.5 < 0.95 < lengths[1]
+
+
+def test_wrong_input_gets_a_sentence(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
+    posterior, features, labels = problem
+    with pytest.raises(InputError, match="did you mean 'error-auroc'"):
+        tune(posterior, features, labels, criterion="error-auc")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="did you mean 'marginal'"):
+        tune(posterior, features, labels, prior="marginals")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="45 features and 3 labels"):
+        tune(posterior, features, labels[:3])
+    with pytest.raises(InputError, match="no uncertainty to score"):
+        error_auroc(Embedding.point(features), labels)
+    with pytest.raises(InputError, match="at least 2 items, got 1"):
+        error_auroc(Embedding.point(features[:1]), labels[:1])
+    flat = DiagonalPosterior(torch.ones(1, 1), None, torch.zeros(1, 1), None, scale=1.0, prior_precision=1.0)
+    for broken in (default_scales, lambda posterior: marginal_prior_precision(posterior, 1.0)):
+        with pytest.raises(InputError, match="all 0"):
+            broken(flat)

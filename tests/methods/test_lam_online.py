@@ -1,0 +1,263 @@
+"""lam-online: H by hand, miners, empty batches, saving, resuming, and two processes as one."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import linear
+from torch.nn.parallel import DistributedDataParallel
+
+from doubtless.config import make_config
+from doubtless.data import Batch
+from doubtless.errors import InputError
+from doubtless.laplace import contrastive_ggn
+from doubtless.losses import contrastive_loss
+from doubtless.methods import DataSpec
+from doubtless.methods.lam_online import LamOnline
+from doubtless.training import Run, train_run
+
+LR = 0.05
+
+
+def a_method(loss: dict[str, Any] | None = None, **laplace: Any) -> LamOnline:
+    torch.manual_seed(0)
+    config = {
+        "method": "lam-online",
+        "data": {"source": "digits"},
+        "model": {"backbone": "conv-fashion", "dim": 6},
+        "loss": {"name": "contrastive", "margin": 0.7, **(loss or {})},
+        "laplace": {"memory": 0.1, "scale": 1e4, **laplace},
+    }
+    return LamOnline(make_config(config), DataSpec(channels=1, size=12, label_names=list("abcd"))).train()
+
+
+def a_batch(seed: int = 1, labels: list[int] | None = None) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    classes = torch.tensor(labels or [0, 1, 2, 3, 0, 1, 2, 3])  # most positive pairs span the ranks
+    return Batch(torch.rand(8, 1, 12, 12, generator=generator), classes, torch.arange(8))
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
+def test_curvature_and_loss_are_those_of_an_explicit_loop(samples: int, geometry: str) -> None:
+    method, memory = a_method(samples=samples, geometry=geometry, prior_precision=2e3), 0.1
+    sums = [torch.zeros(6, 1024), torch.zeros(6)]
+    head = method.head
+    for step in range(5):
+        batch = a_batch(step)
+        features = method.encoder(batch.inputs).detach()
+        total = 1 - (1 - memory) ** step
+        now = [value / total if step else value for value in sums]  # the zero start divided out
+        torch.manual_seed(step)
+        losses, curvatures = [], []
+        for _ in range(samples):
+            weight, bias = (
+                mean.detach() + torch.randn(mean.shape) / (1e4 * curvature + 2e3).sqrt()
+                for mean, curvature in zip((head.weight, head.bias), now, strict=True)
+            )
+            losses.append(contrastive_loss(linear(features, weight, bias), batch.labels, margin=0.7))
+            curvatures.append(
+                contrastive_ggn(features, weight, bias, batch.labels, margin=0.7, geometry=geometry)
+            )
+        for number, parts in enumerate(zip(*curvatures, strict=True)):
+            clamped = torch.stack(parts).mean(0).clamp_min(0)
+            sums[number] = (1 - memory) * sums[number] + memory * clamped
+        torch.manual_seed(step)
+        found = method.loss(batch)
+        torch.testing.assert_close(found.total, torch.stack(losses).mean(), rtol=1e-4, atol=1e-6)
+        total = 1 - (1 - memory) ** (step + 1)
+        for buffer, value in zip(method.laplace.curvature.value(), sums, strict=True):
+            torch.testing.assert_close(buffer, value / total, rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(found.parts["curvature"], sums[0].mean() / total, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("miner", [None, {"name": "MultiSimilarityMiner"}])
+def test_a_batch_without_pairs_leaves_the_curvature_and_gives_no_nan(miner: dict[str, Any] | None) -> None:
+    method = a_method({"miner": miner, "margin": 1e-3})
+    method.loss(a_batch())
+    before = {name: value.clone() for name, value in method.laplace.state_dict().items()}
+    lonely = a_batch(2, labels=list(range(8)))  # no two alike, and nothing so near
+    total = method.loss(lonely).total
+    total.backward()
+    assert float(total.detach()) == 0
+    assert all(torch.equal(value, before[name]) for name, value in method.laplace.state_dict().items())
+    gradients = [p.grad for p in method.parameters() if p.grad is not None]
+    assert gradients
+    assert all(not g.any() for g in gradients)
+    method.loss(a_batch())
+    assert int(method.laplace.curvature.steps) == int(before["curvature.steps"]) + 1
+
+
+def test_a_step_reads_nothing_back_to_the_host() -> None:
+    """Fake tensors have no values: waiting for one would raise."""
+    with FakeTensorMode():
+        method = a_method()
+        losses = method.loss(
+            Batch(torch.empty(8, 1, 12, 12), torch.zeros(8, dtype=torch.long), torch.arange(8))
+        )
+        losses.total.backward()
+        assert method.head.weight.grad is not None
+        assert losses.parts["curvature"].shape == ()
+
+
+def test_evaluation_mode_does_not_touch_the_curvature() -> None:
+    method = a_method().eval()
+    method.loss(a_batch())
+    assert int(method.laplace.curvature.steps) == 0
+
+
+@pytest.mark.parametrize("miner", ["BatchHardMiner", "TripletMarginMiner", "PairMarginMiner"])
+def test_mined_pairs_are_those_of_the_miner(miner: str) -> None:
+    method = a_method({"miner": {"name": miner}}, prior_precision=1e12, scale=1.0, approximation="full")
+    batch = a_batch()
+    outputs = method.head(method.encoder(batch.inputs)).detach()
+    method.laplace.scale.fill_(1.0)
+    picked = method.miner(outputs, batch.labels)
+    anchors, positives, others, negatives = (
+        picked if len(picked) == 4 else (picked[0], *picked[1:2], picked[0], picked[2])
+    )
+    pulled = {frozenset(pair) for pair in zip(anchors.tolist(), positives.tolist(), strict=True)}
+    pushed = {frozenset(pair) for pair in zip(others.tolist(), negatives.tolist(), strict=True)}
+    unit = torch.nn.functional.normalize(outputs)
+
+    def squared(pair: frozenset[int]) -> float:
+        i, j = pair
+        return float((unit[i] - unit[j]).square().sum())
+
+    expected = sum(0.5 * squared(pair) for pair in pulled) / max(len(pulled), 1)
+    expected += sum(0.5 * max(0.0, 0.49 - squared(pair)) for pair in pushed) / max(len(pushed), 1)
+    assert pulled | pushed
+    assert float(method.loss(batch).total.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_other_losses_and_miners_get_a_sentence() -> None:
+    with pytest.raises(InputError, match="contrastive loss only, got loss 'triplet'"):
+        a_method({"name": "triplet"})
+    with pytest.raises(InputError, match="contrastive loss only, got loss 'contrastive' with arguments"):
+        a_method({"arguments": {"pos_margin": 0}})
+    with pytest.raises(InputError, match="did you mean 'MultiSimilarityMiner'"):
+        a_method({"miner": {"name": "MultiSimilarityMinr"}})
+    with pytest.raises(InputError, match=r"laplace\.margin is for lam-posthoc"):
+        a_method(margin=0.5)
+
+
+def test_prior_makes_noise_as_strong_as_the_signal_before_the_first_step() -> None:
+    method = a_method()
+    features = torch.randn(2000, 1024, generator=torch.Generator().manual_seed(0))
+    embedding = method.embed_features(features)
+    centred = embedding.location - method.head.bias
+    ratio = float((embedding.parameters["variance"].sum() / centred.square().sum()).detach())
+    assert ratio == pytest.approx(1, rel=0.1)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config: dict[str, Any]) -> dict[str, Any]:
+    return {**tiny_config, "method": "lam-online", "laplace": {"memory": 0.05, "tune": {"grid": 12}}}
+
+
+@pytest.fixture(scope="module")
+def run(config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_run(make_config(config), tmp_path_factory.mktemp("online") / "run", quiet=True)
+
+
+def test_it_learns_and_logs_its_curvature(run: Run) -> None:
+    assert all(row["train_curvature"] > 0 for row in run.log)
+    assert run.log[-1]["train_loss"] < 0.7 * run.log[0]["train_loss"]
+    record = json.loads((run.path / "model.json").read_text())["record"]
+    best = max(range(3), key=lambda epoch: run.log[epoch]["validation_map@r"])
+    assert record["steps"] == (best + 1) * 8  # of the epoch that was kept: 192 images in batches of 24
+    assert record["trials"] == 12
+
+
+def test_loaded_embeddings_are_equal_whatever_the_batch(run: Run) -> None:
+    images = torch.randint(0, 256, (7, 1, 12, 12), dtype=torch.uint8)
+    one, other = run.load_method(), run.load_method()
+    whole, again = one.embed(images), other.embed(images)
+    alone = one.embed(images[3:4])
+    for name, value in whole.parameters.items():
+        assert torch.equal(again.parameters[name], value)
+        torch.testing.assert_close(alone.parameters[name], value[3:4], rtol=1e-5, atol=1e-6)
+
+
+def test_stopped_and_resumed_is_bit_equal(
+    config, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, original = 0, LamOnline.loss
+
+    def dying(self: LamOnline, batch: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == 12:
+            raise KeyboardInterrupt
+        return original(self, batch)
+
+    monkeypatch.setattr(LamOnline, "loss", dying)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train_run(make_config(config), tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    torch.rand(5)
+    resumed = train_run(make_config(config), tmp_path / "run", resume=True, quiet=True)
+    expected = load_file(run.path / "model.safetensors")
+    for name, value in load_file(resumed.path / "model.safetensors").items():
+        assert torch.equal(value, expected[name]), name
+
+
+class _LossOnly(torch.nn.Module):
+    """DDP averages what its module's forward made: let that be the loss."""
+
+    def __init__(self, method: LamOnline) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return self.method.loss(batch).total
+
+
+def four_steps(method: LamOnline, forward: torch.nn.Module, rows: slice) -> dict[str, Any]:
+    """Steps of gradient descent; the first gradient, and H after each."""
+    optimizer = torch.optim.SGD(method.parameters(), lr=LR)
+    torch.manual_seed(5)  # as every epoch begins, on all ranks alike
+    first: dict[str, torch.Tensor] = {}
+    curvatures = []
+    for step in range(4):
+        optimizer.zero_grad()
+        forward(Batch(*(value[rows] for value in a_batch(step)))).backward()
+        first = first or {name: value.grad.clone() for name, value in method.named_parameters()}
+        optimizer.step()
+        curvatures.append(method.laplace.curvature.value())
+    return {"gradients": first, "curvatures": curvatures, "noise": torch.rand(3)}
+
+
+def _worker(rank: int, port: str, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    method = a_method(samples=2)
+    # Without broadcasts of buffers: the ranks must agree by themselves.
+    parallel = DistributedDataParallel(_LossOnly(method), broadcast_buffers=False)
+    torch.save(four_steps(method, parallel, slice(4 * rank, 4 * rank + 4)), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_two_processes_hold_the_curvature_of_one(tmp_path: Path) -> None:
+    method = a_method(samples=2)
+    alone = four_steps(method, _LossOnly(method), slice(None))
+    torch.multiprocessing.spawn(_worker, (str(29300 + os.getpid() % 300), str(tmp_path)), nprocs=2)
+    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for step, expected in enumerate(alone["curvatures"]):
+        for number, value in enumerate(expected):
+            one, other = (found["curvatures"][step][number] for found in ranks)
+            assert torch.equal(one, other)
+            assert float((one - value).abs().max()) <= 1e-5 * max(1.0, float(value.max()))
+    for found in ranks:
+        assert torch.equal(found["noise"], alone["noise"])  # as many draws everywhere
+        for name, gradient in alone["gradients"].items():
+            difference = (found["gradients"][name] - gradient).abs().max()
+            assert difference <= 1e-6 * max(1.0, float(gradient.abs().max())), name

@@ -1,0 +1,130 @@
+"""Loss, gradient and curvature at once: against the plain loss with autograd, brute force, and loops."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from doubtless.laplace import contrastive_ggn, contrastive_step
+from doubtless.losses import contrastive_loss
+from tests.reference.curvature import brute_force_ggn
+
+LABELS = {
+    "balanced": [0, 0, 1, 1, 2, 2],
+    "unbalanced": [0, 0, 0, 0, 1, 2],
+    "one class": [0, 0, 0, 0, 0, 0],
+    "all different": [0, 1, 2, 3, 4, 5],
+}
+
+
+def a_problem(
+    seed: int = 0, dim: int = 3, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(6, 4, generator=generator, dtype=dtype)
+    weight = torch.randn(dim, 4, generator=generator, dtype=dtype)
+    return features, weight, torch.randn(dim, generator=generator, dtype=dtype)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    labels=st.sampled_from(list(LABELS.values())),
+    margin=st.floats(0.1, 2.0),
+    negative_weight=st.floats(0, 1),
+    seed=st.integers(0, 50),
+)
+def test_loss_and_gradient_are_those_of_the_contrastive_loss(labels, margin, negative_weight, seed) -> None:
+    inputs = [tensor.requires_grad_() for tensor in a_problem(seed)]
+    options = {"margin": margin, "negative_weight": negative_weight}
+    expected = contrastive_loss(torch.nn.functional.linear(*inputs), torch.tensor(labels), **options)
+    found = contrastive_step(*inputs, torch.tensor(labels), **options).loss
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    for one, other in zip(
+        torch.autograd.grad(3 * found, inputs), torch.autograd.grad(3 * expected, inputs), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("labels", list(LABELS))
+@pytest.mark.parametrize("approximation", ["fixed", "positive", "full"])
+@pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
+def test_curvature_is_that_of_contrastive_ggn(geometry, approximation, labels) -> None:
+    problem, classes = a_problem(), torch.tensor(LABELS[labels])
+    options = {"margin": 1.3, "geometry": geometry, "approximation": approximation}
+    for weight in (None, 0.2):
+        step = contrastive_step(*problem, classes, curvature_negative_weight=weight, **options)
+        expected = contrastive_ggn(
+            *problem, classes, negative_weight=0.5 if weight is None else weight, **options
+        )
+        torch.testing.assert_close((step.of_weight, step.of_bias), expected, rtol=1e-10, atol=1e-12)
+        assert bool(step.valid) == bool((expected[0] != 0).any())
+
+
+@pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
+def test_chosen_pairs_are_the_only_ones_and_averages_run_over_them(geometry: str) -> None:
+    features, weight, bias = a_problem()
+    labels, margin = torch.tensor(LABELS["balanced"]), 0.9
+    chosen = torch.zeros(6, 6, dtype=torch.bool)
+    for i, j in [(0, 1), (2, 3), (0, 2), (1, 5), (3, 4)]:
+        chosen[i, j] = chosen[j, i] = True
+    step = contrastive_step(
+        features, weight, bias, labels, margin=margin, geometry=geometry, approximation="full", chosen=chosen
+    )
+    unit = torch.nn.functional.normalize(features @ weight.T + bias)
+    pulled, pushed, y = [], [], torch.zeros(6, 6, dtype=torch.float64)
+    for i, j in itertools.combinations(range(6), 2):
+        if chosen[i, j]:
+            squared = float((unit[i] - unit[j]).square().sum())
+            if labels[i] == labels[j]:
+                pulled.append(0.5 * squared)
+                y[i, j] = 1 / 2  # of two positive pairs
+            else:
+                pushed.append(0.5 * max(0.0, margin**2 - squared))
+                y[i, j] = -1 / 3 if squared < margin**2 else 0.0  # of three negative pairs
+    assert 0 < sum(value > 0 for value in pushed) < 3  # one beyond the margin, so that its count matters
+    assert float(step.loss) == pytest.approx(sum(pulled) / 2 + sum(pushed) / 3, rel=1e-12)
+    expected = brute_force_ggn(features, weight, bias, y, geometry=geometry, approximation="full")
+    torch.testing.assert_close((step.of_weight, step.of_bias), expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
+def test_a_zero_output_gives_no_curvature_no_gradient_and_no_nan(geometry: str) -> None:
+    features, weight, _ = a_problem()
+    features[2] = 0
+    labels = torch.tensor(LABELS["balanced"])
+    weight.requires_grad_()
+    step = contrastive_step(features, weight, None, labels, margin=1.3, geometry=geometry)
+    expected = contrastive_ggn(features, weight, None, labels, margin=1.3, geometry=geometry)[0]
+    torch.testing.assert_close(step.of_weight, expected)
+    assert step.of_bias is None
+    assert bool(torch.isfinite(torch.autograd.grad(step.loss, weight)[0]).all())
+
+
+def test_nothing_is_read_back_to_the_host() -> None:
+    """Fake tensors have no values: a single `if tensor` or `.item()` would raise."""
+    with FakeTensorMode():
+        features, weight, bias = torch.empty(6, 4), torch.empty(3, 4, requires_grad=True), torch.empty(3)
+        step = contrastive_step(features, weight, bias, torch.empty(6, dtype=torch.long), margin=0.7)
+        step.loss.backward()
+        assert weight.grad is not None
+        assert step.of_weight.shape == (3, 4)
+        with pytest.raises(DataDependentOutputException):
+            bool(step.valid)
+
+
+def test_under_autocast_curvature_stays_in_float32_and_gradients_arrive() -> None:
+    features, weight, bias = (tensor.requires_grad_() for tensor in a_problem(dtype=torch.float32))
+    labels = torch.tensor(LABELS["balanced"])
+    plain = contrastive_step(features, weight, bias, labels, margin=1.3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step = contrastive_step(features, weight, bias, labels, margin=1.3)
+    assert step.of_weight.dtype == step.loss.dtype == torch.float32
+    assert float(step.loss) == pytest.approx(float(plain.loss), rel=0.05)
+    expected, found = (torch.autograd.grad(one.loss, weight)[0] for one in (plain, step))
+    torch.testing.assert_close(found, expected, rtol=0.2, atol=0.02)

@@ -1,0 +1,87 @@
+"""Networks: shapes, normalisation, pooling, local weights."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from doubtless.errors import InputError
+from doubtless.models import Encoder, GeM
+
+
+@pytest.mark.parametrize(
+    ("backbone", "channels", "size", "features"), [("conv-fashion", 1, 28, 9216), ("conv-cifar", 3, 32, 1024)]
+)
+def test_small_networks(backbone: str, channels: int, size: int, features: int) -> None:
+    encoder = Encoder(backbone, channels=channels, size=size)
+    assert encoder.feature_dim == features
+    assert encoder(torch.zeros(2, channels, size, size)).shape == (2, features)
+
+
+def test_bytes_and_floats_mean_the_same() -> None:
+    encoder = Encoder("conv-fashion", channels=1, size=28)
+    pixels = torch.randint(256, (3, 1, 28, 28), dtype=torch.uint8)
+    torch.testing.assert_close(encoder(pixels), encoder(pixels.float() / 255))
+
+
+def test_timm_model_is_normalised_as_it_was_trained() -> None:
+    encoder = Encoder("tf_efficientnet_lite0", channels=3, size=32).eval()
+    bare = timm.create_model("tf_efficientnet_lite0", num_classes=0).eval()
+    bare.load_state_dict(encoder.backbone.state_dict())
+    pixels = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(encoder(pixels), bare((pixels - 0.5) / 0.5))
+
+
+def test_grey_images_feed_a_colour_network() -> None:
+    encoder = Encoder("resnet10t", channels=1, size=32).eval()
+    grey = torch.rand(2, 1, 32, 32)
+    torch.testing.assert_close(encoder(grey), encoder(grey.expand(-1, 3, -1, -1)))
+
+
+def test_gem_between_mean_and_maximum() -> None:
+    maps = torch.rand(2, 5, 4, 4)
+    torch.testing.assert_close(GeM(p=1.0)(maps), maps.mean((-2, -1)))
+    torch.testing.assert_close(GeM(p=200.0)(maps), maps.amax((-2, -1)), rtol=0.02, atol=0)
+
+
+def test_gem_gradient_is_finite_where_a_channel_is_zero() -> None:
+    pool = GeM()
+    maps = torch.zeros(1, 2, 3, 3, requires_grad=True)
+    pool(maps).sum().backward()
+    assert torch.isfinite(maps.grad).all()
+    assert torch.isfinite(pool.p.grad).all()
+
+
+def test_gem_in_an_encoder_learns_its_power() -> None:
+    encoder = Encoder("resnet10t", channels=3, size=64, pooling="gem")
+    encoder(torch.rand(2, 3, 64, 64)).sum().backward()
+    assert encoder.pooling.p.grad.abs() > 0
+
+
+def test_local_weights(tmp_path) -> None:
+    model = timm.create_model("resnet10t")
+    state = {
+        name: value.half() if value.is_floating_point() else value
+        for name, value in model.state_dict().items()
+    }
+    save_file(state, tmp_path / "w.safetensors")
+    encoder = Encoder("resnet10t", channels=3, size=32, weights=tmp_path / "w.safetensors")
+    torch.testing.assert_close(encoder.backbone.conv1[0].weight, model.conv1[0].weight.half().float())
+
+
+def test_bad_models_are_sentences(tmp_path) -> None:
+    save_file({"nothing": torch.zeros(1)}, tmp_path / "w.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"no")
+    for arguments, sentence in [
+        ({"backbone": "resnet51"}, "did you mean 'resnet5"),
+        ({"backbone": "conv-fashoin"}, "did you mean 'conv-fashion'"),
+        ({"backbone": "conv-cifar", "size": 6}, "cannot take 3×6×6 images"),
+        ({"backbone": "conv-cifar", "pooling": "gem"}, "neither a pooling"),
+        ({"backbone": "resnet10t", "weights": tmp_path / "none"}, "no weights at"),
+        ({"backbone": "resnet10t", "weights": tmp_path / "broken.safetensors"}, "no readable safetensors"),
+        ({"backbone": "resnet10t", "weights": tmp_path / "w.safetensors"}, "do not fit this backbone"),
+    ]:
+        with pytest.raises(InputError, match=sentence):
+            Encoder(**{"channels": 3, "size": 32, **arguments})

@@ -1,0 +1,69 @@
+"""Configurations: defaults, overrides, roundtrip; wrong keys and values are sentences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from doubtless.config import load_config, make_config, with_overrides
+from doubtless.errors import InputError
+
+MINIMAL = {"method": "deterministic", "data": {"source": "fashion-sample"}}
+
+
+def test_roundtrip_through_yaml() -> None:
+    config = make_config(MINIMAL)
+    assert make_config(yaml.safe_load(config.to_yaml())) == config
+
+
+def test_overrides_do_not_touch_the_original() -> None:
+    data = {"training": {"epochs": 20}}
+    assert with_overrides(data, ["training.lr=1e-3", "loss.miner.name=X"]) == {
+        "training": {
+            "epochs": 20,
+            "lr": "1e-3",
+        },  # YAML 1.1 reads it as text; the check below makes it a number
+        "loss": {"miner": {"name": "X"}},
+    }
+    assert data == {"training": {"epochs": 20}}
+
+
+def test_numbers_without_a_dot_are_numbers() -> None:
+    config = make_config(with_overrides(MINIMAL, ["training.lr=1e-3"]))
+    assert config.training.lr == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"metod": 1}, "no configuration key 'metod'; did you mean 'method'"),
+        ({"training": {"epoch": 3}}, "no configuration key 'training.epoch'; did you mean 'epochs'"),
+        ({"loss": {"miner": {"nam": "x", "name": "y"}}}, "'loss.miner.nam'; did you mean 'name'"),
+        ({"training": {"epochs": "many"}}, "'training.epochs' cannot be 'many'"),
+        ({"training": {"lr": -1}}, "'training.lr' cannot be -1"),
+        ({"data": {}}, "lacks the key 'data.source'"),
+        ({"method": "x"}, "There is no method 'x'"),
+        ({"method": None}, "needs the key method"),
+        ({"model": 3}, "'model' cannot be 3"),
+    ],
+)
+def test_wrong_values_are_sentences(change: dict, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make_config({**MINIMAL, **change})
+
+
+def test_every_shipped_config_is_valid() -> None:
+    paths = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+    assert paths
+    for path in paths:
+        assert load_config(path).method == path.stem.split("+")[0]
+
+
+def test_the_demo_is_the_shipped_config() -> None:
+    from doubtless.cli.demo import DEMO
+
+    assert make_config(DEMO) == load_config(
+        Path(__file__).parents[1] / "configs/fashion-sample/deterministic.yaml"
+    )
