@@ -7,7 +7,7 @@ import sys
 import typer
 
 from doubtless import __version__
-from doubtless.cli import bench, demo, evaluate, listing, report, train
+from doubtless.cli import bench, demo, evaluate, listing, posterior, report, train
 from doubtless.errors import DoubtlessError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
+app.command("posterior")(posterior.posterior)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("methods")(listing.methods)

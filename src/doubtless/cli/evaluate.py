@@ -1,42 +1,105 @@
-"""`doubtless evaluate`: measures a finished run."""
+"""`doubtless evaluate`: measures a finished run, or anyone's embeddings from files."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from doubtless.evaluation import Evaluation
+
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Run folder made by `doubtless train`.")],
+    run: Annotated[Path | None, typer.Argument(help="Run folder made by `doubtless train`.")] = None,
     data: Annotated[
         str | None, typer.Option(help="Another source to measure on than the run's test part.")
     ] = None,
     ood: Annotated[
-        list[str] | None, typer.Option(help="Out-of-distribution source; several times for several.")
+        list[str] | None, typer.Option(help="Out-of-distribution source (or file); repeatable.")
     ] = None,
     gallery: Annotated[
-        str | None, typer.Option(help="What is searched: train, or a source. Default: leave-one-out.")
+        str | None, typer.Option(help="What is searched: train, a source, or a file. Default: leave-one-out.")
+    ] = None,
+    embeddings: Annotated[
+        Path | None,
+        typer.Option(help="Measure this file instead of a run: .safetensors or .npz with labels."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the results of --embeddings.")
     ] = None,
     bootstrap: Annotated[
         int, typer.Option(min=0, help="Replicates behind the intervals; 0: no intervals.")
     ] = 1000,
     json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
 ) -> None:
-    """Measure a run on its test part, or on other data, and write metrics.json and report.html.
+    """Measure a run, or embeddings that any method made, and write metrics.json and report.html.
+
+    A file holds `location` (n, D) and `labels` (n,), and where there are any `variance`, `samples` or
+    `uncertainty`; with --embeddings, --gallery and --ood name files too.
 
     Example: doubtless evaluate runs/first --ood digits --gallery train
+
+    Example: doubtless evaluate --embeddings theirs.npz --ood strange.npz --out theirs
     """
     from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.errors import InputError
+
+    if (run is None) == (embeddings is None):
+        raise InputError("evaluate needs either a run folder or --embeddings FILE, and not both.")
+    if embeddings is not None:
+        if data is not None:
+            raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
+        found, folder = _measure_files(embeddings, gallery, ood or [], out, bootstrap)
+        title = embeddings.stem
+    else:
+        assert run is not None
+        found, folder, title = _measure_run(run, data, ood, gallery, bootstrap)
+    if json:
+        print_json(found.to_json())
+    else:
+        print_evaluation(found, title)
+        typer.echo(f"report: {folder / 'report.html'}")
+
+
+def _measure_run(
+    run: Path, data: str | None, ood: list[str] | None, gallery: str | None, bootstrap: int
+) -> tuple[Evaluation, Path, str]:
     from doubtless.progress import bar
     from doubtless.training import Run
     from doubtless.training.run_evaluation import RunEvaluation
 
     work = RunEvaluation(Run.open(run), data=data, ood=ood, gallery=gallery, progress=bar)
     found = work.measure(bootstrap=bootstrap)
-    if json:
-        print_json(found.to_json())
-    else:
-        print_evaluation(found, f"{work.config.method} on {data or work.config.data.source}")
-        typer.echo(f"report: {work.folder / 'report.html'}")
+    return found, work.folder, f"{work.config.method} on {data or work.config.data.source}"
+
+
+def _measure_files(
+    embeddings: Path, gallery: str | None, ood: list[str], out: Path | None, bootstrap: int
+) -> tuple[Evaluation, Path]:
+    from doubtless.evaluation.outside import evaluate_files
+    from doubtless.progress import spinner
+    from doubtless.report import embedding_map, write_report
+    from doubtless.training.run_evaluation import recorded_command, versions
+
+    with spinner("measuring"):
+        found, queries = evaluate_files(embeddings, gallery=gallery, ood=ood, bootstrap=bootstrap)
+    folder = out or embeddings.with_name(f"{embeddings.stem}-evaluation")
+    found.save(folder / "metrics.json")
+    uncertainty = queries.embedding.uncertainty if queries.uncertainty is None else queries.uncertainty
+    assert queries.labels is not None
+    write_report(
+        folder / "report.html",
+        title=f"Embeddings of {embeddings.name}",
+        evaluation=found,
+        config={
+            "family": queries.embedding.family,
+            "items": len(queries.embedding),
+            "dim": queries.embedding.dim,
+        },
+        versions=versions(),
+        command=recorded_command(),
+        embedding_map=embedding_map(queries.embedding.direction, queries.labels, uncertainty),
+    )
+    return found, folder

@@ -13,6 +13,7 @@ from doubtless.evaluation.calibration import (
 from doubtless.evaluation.clustering import kmeans, nmi, pair_f1
 from doubtless.evaluation.neighbors import Neighbors, nearest, ranked
 from doubtless.evaluation.ood import auprc, auroc, fpr95, histograms, roc_curve
+from doubtless.evaluation.outside import evaluate_files
 from doubtless.evaluation.protocol import evaluate
 from doubtless.evaluation.result import Curve, Evaluation, Measure, QueryRecord
 from doubtless.evaluation.retrieval import (
@@ -34,6 +35,7 @@ from doubtless.evaluation.uncertainty import (
 
 __all__ = [
     "evaluate",
+    "evaluate_files",
     "Evaluation",
     "Measure",
     "Curve",

@@ -80,7 +80,7 @@ def evaluate(
     counts = count(setting, strangers)
     how: dict[str, Any] = {"samples": consensus_samples if "ece" in learned else 0, "bootstrap": bootstrap}
     how |= {"seed": seed, "notes": write_notes(setting, learned, table, asked=ks)}
-    return Evaluation(learned, table, counts, how | describe(setting, counts), curves, _on_cpu(record))
+    return Evaluation(learned, table, counts, how | describe(setting, counts), curves, _kept(record, doubts))
 
 
 def _measure_doubts(
@@ -119,12 +119,13 @@ def _record(setting: Setting, found: Neighbors, learned: Tensor | None) -> Query
     )
 
 
-def _on_cpu(record: QueryRecord) -> QueryRecord:
-    """Figures and comparisons read it, so it does not hold a GPU's memory."""
+def _kept(record: QueryRecord, doubts: Doubts) -> QueryRecord:
+    """What figures and comparisons read: the free baselines too, and nothing of a GPU's memory."""
+    free = {f"baseline/{name}": doubts[name][record.index] for name in doubts if name not in (LEARNED, MATCH)}
     return QueryRecord(
         index=record.index.cpu(),
         neighbor=record.neighbor.cpu(),
         correct=record.correct.cpu(),
         uncertainty=None if record.uncertainty is None else record.uncertainty.cpu(),
-        values={name: value.cpu() for name, value in record.values.items()},
+        values={name: value.cpu() for name, value in {**record.values, **free}.items()},
     )

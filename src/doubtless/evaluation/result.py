@@ -45,7 +45,8 @@ class QueryRecord:
     neighbor: Tensor  # (q,) position of the first hit in the gallery
     correct: Tensor  # (q,) bool: the first hit is right
     uncertainty: Tensor | None  # (q,) None for points
-    values: dict[str, Tensor] = field(default_factory=dict)  # metric name → (q,) its value for each query
+    values: dict[str, Tensor] = field(default_factory=dict)
+    """Metric name → (q,) its value for each query; "baseline/<name>" → (q,) a free uncertainty."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,176 @@
+"""The benchmark runner: plan, keys, resuming, failing runs, tables."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from doubtless.bench import load_suite, plan_jobs
+from doubtless.bench.plan import plan_tuning, run_key
+from doubtless.bench.suite import merge
+from doubtless.cli import app
+from doubtless.config import make_config, with_overrides
+from doubtless.errors import InputError
+
+SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
+
+
+@pytest.fixture
+def suite(tiny_config: dict[str, Any], tmp_path: Path) -> Path:
+    base = merge(tiny_config, {"training": {"epochs": 2}, "data": {"ood": []}})
+    content = {
+        "name": "tiny",
+        "title": "Tiny",
+        "seeds": [0, 1],
+        "base": base,
+        "methods": {
+            "raw": {"set": {"method": "pretrained", "features": {"head": "raw"}}},
+            "contrastive": {"set": {"loss": {"name": "contrastive"}}, "grid": {"training.lr": [1e-3, 3e-3]}},
+        },
+        "published": {
+            "source": "a paper",
+            "methods": {"contrastive": {"recall@1": 0.9}},
+            "not_comparable": {"recall@1": "it is made up"},
+        },
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def bench(suite: Path, tmp_path: Path, *options: str) -> Any:
+    folders = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    return CliRunner().invoke(app, ["bench", str(suite), *folders, *options])
+
+
+def test_from_plan_to_comparison(suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOUBTLESS_CACHE", str(tmp_path / "cache"))
+    planned = json.loads(bench(suite, tmp_path, "--dry-run", "--json").stdout)
+    assert planned["open"] == 4
+    assert planned["estimated_seconds"] > 0
+    assert not (tmp_path / "work").exists()
+
+    done = bench(suite, tmp_path, "--tune", "--jobs", "2", "--json")
+    assert done.exit_code == 0, done.output
+    tuned = yaml.safe_load((tmp_path / "tuned" / "tiny.yaml").read_text())["contrastive"]
+    scores = {entry["training.lr"]: entry["score"] for entry in tuned["tried"]}
+    assert tuned["chosen"]["training.lr"] == max(scores, key=lambda lr: scores[lr])
+
+    result = json.loads((tmp_path / "out" / "tiny.json").read_text())
+    cell = result["table"]["cells"]["contrastive"]["recall@1"]
+    by_hand = [
+        run["measures"]["recall@1"]["value"] for run in result["runs"] if run["method"] == "contrastive"
+    ]
+    assert len(by_hand) == 2
+    assert cell["mean"] == pytest.approx(sum(by_hand) / 2)
+    assert cell["published"] == 0.9
+    assert cell["not_comparable"] == "it is made up"
+    assert all(str(tmp_path) not in line for line in [result["command"]])
+    page = (tmp_path / "out" / "tiny.html").read_text()
+    assert "contrastive" in page
+    assert "it is made up" in page
+
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "work").rglob("model.safetensors")}
+    assert bench(suite, tmp_path).exit_code == 0
+    assert {
+        file: file.stat().st_mtime_ns for file in (tmp_path / "work").rglob("model.safetensors")
+    } == before
+    assert json.loads((tmp_path / "out" / "tiny.json").read_text())["table"] == result["table"]
+
+
+def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(suite.read_text())
+    content["seeds"] = [0]
+    content["methods"]["broken"] = {
+        "set": {"loss": {"name": "ProxyAnchorLoss", "arguments": {"nonsense": 1}}}
+    }
+    content["methods"] = {name: content["methods"][name] for name in ("broken", "contrastive")}
+    suite.write_text(yaml.safe_dump(content, sort_keys=False))
+    found = bench(suite, tmp_path)
+    assert found.exit_code == 1
+    assert "does not take {'nonsense': 1}" in found.stderr
+    assert list(json.loads((tmp_path / "out" / "tiny.json").read_text())["table"]["cells"]) == ["contrastive"]
+
+
+@pytest.mark.slow
+def test_killed_half_way_ends_with_the_same_table(suite: Path, tmp_path: Path) -> None:
+    """kill -9 of the bench and all its runs, three times, then to the end."""
+    content = yaml.safe_load(suite.read_text())
+    content["base"]["training"]["epochs"] = 30
+    suite.write_text(yaml.safe_dump(content, sort_keys=False))
+    whole = bench(suite, tmp_path / "whole", "--json")
+    assert whole.exit_code == 0, whole.output
+    folders = ["--work", str(tmp_path / "cut/work"), "--out", str(tmp_path / "cut/out")]
+    command = [sys.executable, "-m", "doubtless", "bench", str(suite), *folders, "--json"]
+    for seconds in (12, 17, 21):
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+        time.sleep(seconds)
+        import os
+
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    finished = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(finished.stdout) == json.loads(whole.stdout)
+
+
+def test_keys_change_with_what_changes_the_result(tiny_config: dict[str, Any]) -> None:
+    key = run_key(make_config(tiny_config))
+    for indifferent in ("data.workers=0", "data.root=/somewhere", "training.devices=2"):
+        assert run_key(make_config(with_overrides(tiny_config, [indifferent]))) == key
+    for telling in ("training.lr=0.5", "seed=3", "loss.margin=0.9", "data.ood=[digits]"):
+        assert run_key(make_config(with_overrides(tiny_config, [telling]))) != key
+
+
+def test_key_changes_with_the_method_s_version(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    from doubtless.methods.deterministic import Deterministic
+
+    key = run_key(make_config(tiny_config))
+    monkeypatch.setattr(Deterministic, "version", 99)
+    assert run_key(make_config(tiny_config)) != key
+
+
+def test_plan_covers_methods_seeds_and_grid(suite: Path, tmp_path: Path) -> None:
+    loaded = load_suite(suite)
+    jobs = plan_jobs(loaded, tmp_path)
+    assert [(job.method, job.seed) for job in jobs] == [
+        ("raw", 0),
+        ("contrastive", 0),
+        ("raw", 1),
+        ("contrastive", 1),
+    ]
+    assert len({job.folder for job in jobs}) == 4
+    tuning = plan_tuning(loaded, tmp_path)
+    assert [job.config.training.lr for job in tuning] == [1e-3, 3e-3]
+
+
+@pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_suites_are_valid(path: Path) -> None:
+    suite = load_suite(path)
+    assert suite.name == path.stem
+    for method in suite.methods:
+        assert suite.config(method, 0).method
+    if suite.published:
+        assert set(suite.published.methods) <= set(suite.methods)
+
+
+def test_bad_suites_are_sentences(suite: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'omniglot'"):
+        load_suite("omniglott", folder=SUITES)
+    with pytest.raises(InputError, match="There is no suite"):
+        load_suite(tmp_path / "none.yaml")
+    content = yaml.safe_load(suite.read_text())
+    suite.write_text(yaml.safe_dump({**content, "sedes": [1]}, sort_keys=False))
+    with pytest.raises(InputError, match="did you mean 'seeds'"):
+        load_suite(suite)
+    suite.write_text(yaml.safe_dump(content, sort_keys=False))
+    with pytest.raises(InputError, match="no method 'contrastiv'"):
+        CliRunner().invoke(app, ["bench", str(suite), "--only", "contrastiv"], catch_exceptions=False)
