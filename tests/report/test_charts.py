@@ -122,7 +122,9 @@ def test_no_data_breaks_a_chart(points: list[tuple[float, float]]) -> None:
 
 @pytest.mark.parametrize("x", [[1.0, 1.0 + 1e-15], [0.0, 5e-324], [3.0], [1e-12, 2e-12]])
 def test_histograms_of_nearly_equal_values(x: list[float]) -> None:
-    ElementTree.fromstring(histogram([Line("a", Curve(x, [1.0] * len(x)))], **AXES))
+    svg = histogram([Line("a", Curve(x, [1.0] * len(x)))], **AXES)
+    assert ElementTree.fromstring(svg).tag.endswith("svg")
+    assert not re.search(r"\b(nan|inf)\b", svg)
 
 
 def test_a_single_point_is_a_mark_and_an_empty_curve_is_nothing() -> None:

@@ -66,6 +66,7 @@ def _worker(rank: int, port: str, loss: str, folder: str) -> None:
     total.backward()
     gradients = {name: value.grad for name, value in method.named_parameters()}
     torch.save({"loss": total.detach(), "gradients": gradients}, f"{folder}/{rank}.pt")
+    del parallel  # before the group it holds: a reducer that outlives it can hang the process's end
     dist.destroy_process_group()
 
 

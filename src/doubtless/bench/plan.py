@@ -31,6 +31,8 @@ class Job:
     folder: Path
     tuning: Mapping[str, Any] = field(default_factory=dict)
     """Grid values, for the runs of `--tune`."""
+    base: Path | None = None
+    """The run that must be finished before this one can start."""
 
     @property
     def name(self) -> str:
@@ -68,13 +70,20 @@ def _job(
     tuning: Mapping[str, Any] | None = None,
 ) -> Job:
     extra = {**(tuning or {}), **({"data.root": root} if root else {})}
+    first = suite.methods[method].base
+    base = None if first is None else _job(suite, first, seed, work, root).folder
+    if base is not None:
+        extra["base"] = str(base)
     config = suite.config(method, seed, extra=extra)
-    return Job(method, seed, config, work / suite.name / f"{method}-{run_key(config)}", dict(tuning or {}))
+    folder = work / suite.name / f"{method}-{run_key(config)}"
+    return Job(method, seed, config, folder, dict(tuning or {}), base)
 
 
 def run_key(config: Config) -> str:
     """A hash of configuration, data and method version: equal keys give equal results."""
     plain = config.to_dict()
+    if config.base is not None:  # a run's folder is named by its own key, wherever it lies
+        plain["base"] = Path(config.base).name
     for section, keys in INDIFFERENT.items():
         for key in keys:
             plain[section].pop(key, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from doubtless.config import Config, Section, make_config, sentence_of
 from doubtless.errors import InputError, nearest
@@ -33,6 +33,10 @@ class Row(Section):
     set: dict[str, Any] = {}
     grid: dict[str, list[Any]] | None = None
     """Dotted keys → values to choose from on validation data; None: the suite's own grid."""
+    base: str | None = None
+    """The row whose finished run of the same seed a two-stage method starts from."""
+    tuned_as: str | None = None
+    """The row whose tuned values this one takes: variants of a method are tuned once."""
 
 
 class Suite(Section):
@@ -54,14 +58,25 @@ class Suite(Section):
 
     def config(self, method: str, seed: int, *, extra: Mapping[str, Any] | None = None) -> Config:
         """The configuration of one run: base, then the method's own, then what was tuned, then `extra`."""
-        data = merge(self.base, self.methods[method].set)
-        for key, value in {**self.tuned.get(method, {}), **(extra or {})}.items():
+        row = self.methods[method]
+        data = merge(self.base, row.set)
+        for key, value in {**self.tuned.get(row.tuned_as or method, {}), **(extra or {})}.items():
             data = merge(data, _nested(key, value))
         return make_config({**data, "seed": seed})
 
     def grid_of(self, method: str) -> dict[str, list[Any]]:
-        own = self.methods[method].grid
-        return self.grid if own is None else own
+        row = self.methods[method]
+        if row.tuned_as is not None or row.base is not None:
+            return {}
+        return self.grid if row.grid is None else row.grid
+
+    @model_validator(mode="after")
+    def _rows_that_are_named_exist(self) -> Suite:
+        for name, row in self.methods.items():
+            for other in (row.base, row.tuned_as):
+                if other is not None and (other not in self.methods or other == name):
+                    raise ValueError(f"{name} names {other!r}, which is no other row of the suite")
+        return self
 
 
 def load_suite(name: str | Path, *, folder: Path | None = None) -> Suite:

@@ -67,8 +67,6 @@ class Method(nn.Module):
     version: ClassVar[int] = 1
     summary: ClassVar[str]
     sections: ClassVar[Mapping[str, type[Section]]] = {}
-    trains: ClassVar[bool] = True
-    """False for methods without a training loop: only `finish` runs."""
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -96,6 +94,11 @@ class Method(nn.Module):
     def batch_kind(self) -> BatchKind:
         """What `loss` takes: features computed once where the encoder stays as it is, images otherwise."""
         return "features" if self.config.model.freeze and not self.config.data.augment else "images"
+
+    @property
+    def trains(self) -> bool:
+        """False: there is no training loop, only `finish` runs."""
+        return True
 
     def loss(self, batch: Batch) -> Losses:
         raise NotImplementedError

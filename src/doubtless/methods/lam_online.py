@@ -26,7 +26,7 @@ from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
 from doubtless.methods.base import DataSpec, Losses, Method, Part
 from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
-from doubtless.methods.metric_loss import DEFAULT_MARGIN, _build
+from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_peer
 
 
 class LamOnline(Method):
@@ -127,4 +127,4 @@ def _checked_miner(config: Config) -> nn.Module | None:
         return None
     from pytorch_metric_learning import miners
 
-    return _build(miners, config.loss.miner, {})
+    return build_peer(miners, config.loss.miner, {})

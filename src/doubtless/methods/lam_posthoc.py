@@ -41,7 +41,7 @@ class LamPosthoc(Deterministic):
         self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions))
 
     @property
-    def trains(self) -> bool:  # type: ignore[override]
+    def trains(self) -> bool:
         """A finished run needs no training."""
         return self.config.base is None
 

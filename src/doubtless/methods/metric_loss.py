@@ -43,8 +43,8 @@ class MetricLoss(nn.Module):
             if config.margin is not None:
                 supplied["margin"] = config.margin
             chosen = NamedConfig(name=config.name, arguments=config.arguments)
-            self.peer = _build(losses, chosen, supplied, ours=OURS)
-            self.miner = _build(miners, config.miner, {}) if config.miner else None
+            self.peer = build_peer(losses, chosen, supplied, ours=OURS)
+            self.miner = build_peer(miners, config.miner, {}) if config.miner else None
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         # Distances of near neighbours are differences of near-equal numbers: never in half precision.
@@ -59,7 +59,7 @@ class MetricLoss(nn.Module):
             return contrastive_loss(embeddings, labels, margin=self.margin, negative_weight=weight)
 
 
-def _build(
+def build_peer(
     module: Any, chosen: NamedConfig, supplied: dict[str, Any], *, ours: tuple[str, ...] = ()
 ) -> nn.Module:
     """A class of a pytorch-metric-learning module by name; arguments it must have of us are filled in."""

@@ -22,13 +22,16 @@ class Pretrained(Method):
     name: ClassVar[str] = "pretrained"
     summary: ClassVar[str] = "a backbone's own features, raw or half-whitened; nothing is trained"
     sections: ClassVar[dict[str, type[Section]]] = {"features": FeatureOptions}
-    trains: ClassVar[bool] = False
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
         self.options = config.section("features", FeatureOptions)
         if self.options.head == "raw":
             del self.head
+
+    @property
+    def trains(self) -> bool:
+        return False
 
     @property
     def batch_kind(self) -> BatchKind:

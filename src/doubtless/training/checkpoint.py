@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: Lightning's training state, written atomically, read without pickle."""
+"""Checkpoints that are whole or not there: Lightning's training state, written atomically, read as plain tensors and values."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class Run:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Lightning's training state, read without pickle's powers; damaged or newer files are a sentence."""
+    """Lightning's training state, read as tensors and plain values only; damaged or newer files are a sentence."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
