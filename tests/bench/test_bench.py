@@ -174,3 +174,39 @@ def test_bad_suites_are_sentences(suite: Path, tmp_path: Path) -> None:
     suite.write_text(yaml.safe_dump(content, sort_keys=False))
     with pytest.raises(InputError, match="no method 'contrastiv'"):
         CliRunner().invoke(app, ["bench", str(suite), "--only", "contrastiv"], catch_exceptions=False)
+
+
+def test_significance_of_means_and_of_ranks() -> None:
+    """A method that is right where the other is wrong, and whose doubt knows, is better; itself is not."""
+    import torch
+
+    from doubtless.bench.comparison import difference
+    from doubtless.evaluation import Evaluation, QueryRecord
+    from doubtless.report import MethodResult
+
+    generator = torch.Generator().manual_seed(0)
+
+    def row(name: str, share: float, knows: float) -> MethodResult:
+        found = []
+        for _ in range(2):
+            correct = torch.rand(400, generator=generator) < share
+            noise = torch.rand(400, generator=generator)
+            doubt = (1 - knows) * noise + knows * (~correct).double()
+            values = {"recall@1": correct.double()}
+            found.append(
+                Evaluation(
+                    {}, queries=QueryRecord(torch.arange(400), torch.zeros(400), correct, doubt, values)
+                )
+            )
+        return MethodResult(name, found)
+
+    good, bad = row("good", 0.9, 0.4), row("bad", 0.6, 0.0)
+    for metric in ("recall@1", "error_auroc", "ausc"):
+        better = difference(good, bad, metric)
+        assert better is not None
+        assert better.significant
+        assert better.difference > 0
+        same = difference(bad, bad, metric)
+        assert same is not None
+        assert not same.significant
+    assert difference(good, bad, "nmi") is None

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from doubtless.cli import app, main
 from doubtless.errors import DoubtlessError
 
-VERBS = ["demo", "train", "evaluate", "report", "methods", "sources"]
+VERBS = ["demo", "train", "evaluate", "posterior", "bench", "report", "methods", "sources"]
 
 
 def doubtless(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:

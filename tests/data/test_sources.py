@@ -189,3 +189,23 @@ def test_bad_sources_are_sentences(tmp_path: Path) -> None:
 def test_torchvision_missing_files_are_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not found below"):
         open_source("torchvision:CIFAR10", root=tmp_path)
+
+
+def test_a_class_with_one_image_trains_and_is_counted(tmp_path: Path) -> None:
+    """It can be no query of its own, and the report says how many such there are."""
+    from doubtless.api import evaluate_run, train
+
+    for i in range(12):
+        picture(tmp_path / "data" / "cat" / f"{i}.png", seed=i)
+        picture(tmp_path / "data" / "dog" / f"{i}.png", seed=100 + i)
+    picture(tmp_path / "data" / "emu" / "only.png")
+    config = {
+        "method": "deterministic",
+        "data": {"source": f"folder:{tmp_path}/data", "size": 12, "validation": 0.25, "test": 0.25},
+        "model": {"backbone": "conv-fashion", "dim": 4},
+        "training": {"epochs": 1, "batch_size": 8, "accelerator": "cpu"},
+    }
+    run = train(config, tmp_path / "run", quiet=True)
+    assert run.load_method().spec.label_names == ["cat", "dog", "emu"]
+    found = evaluate_run(run, data=f"folder:{tmp_path}/data", bootstrap=0, report=False)
+    assert found.counts["without_positive"] == 1

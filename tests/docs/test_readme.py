@@ -18,9 +18,10 @@ def test_python_example_runs(
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 1
+    assert len(blocks[0].splitlines()) == 10
     exec(compile(blocks[0], "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "torch.Size([100, 16])" in printed
+    assert "torch.Size([100, 32])" in printed
     assert "nan" not in printed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import read_queries
 from doubtless.data import open_source
-from doubtless.evaluation import Comparison, Evaluation, paired_bootstrap
+from doubtless.evaluation import Comparison, Evaluation, QueryRecord, paired_bootstrap
+from doubtless.evaluation.uncertainty import RISKS, coverage_name, selective_form
 from doubtless.files import write_json
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
 from doubtless.report.catalogue import better
@@ -22,6 +23,7 @@ from doubtless.training import Run, open_run_data
 from doubtless.training.run_evaluation import image_lookup, recorded_command, versions
 
 REPLICATES = 2000
+RANKED = {"error_auroc", "ausc", *(coverage_name(risk) for risk in RISKS)}
 
 
 def read_results(jobs: Sequence[Job]) -> list[MethodResult]:
@@ -62,12 +64,15 @@ def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
 
 
 def difference(first: MethodResult, second: MethodResult, metric: str) -> Comparison | None:
-    """Paired bootstrap over queries and seeds of a metric that is a mean over queries; None for others."""
-    values = [_values(row, metric) for row in (first, second)]
-    if values[0] is None or values[1] is None or values[0].shape[1] != values[1].shape[1]:
+    """Paired bootstrap over queries and seeds of a metric of the queries; None for OOD and clustering."""
+    sizes = {
+        len(found.queries.index) for row in (first, second) for found in row.evaluations if found.queries
+    }
+    forms = [_forms(row, metric) for row in (first, second)]
+    if len(sizes) != 1 or not all(forms):
         return None
     generator = torch.Generator().manual_seed(0)
-    return paired_bootstrap(values[0], values[1], generator=generator, replicates=REPLICATES)
+    return paired_bootstrap(*forms, generator=generator, queries=sizes.pop(), replicates=REPLICATES)
 
 
 def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> ComparisonTable:
@@ -112,13 +117,26 @@ def _run_record(job: Job) -> dict[str, Any]:
     return {"method": job.method, "seed": job.seed, "key": job.folder.name, "config": config, **found}
 
 
-def _values(row: MethodResult, metric: str) -> Tensor | None:
-    """Per-query values (seeds, queries) of a metric, where every seed has them."""
-    found = [evaluation.queries.values.get(metric) for evaluation in row.evaluations if evaluation.queries]
-    present = [value.double() for value in found if value is not None]
-    if len(present) != len(row.evaluations) or len({len(value) for value in present}) != 1:
-        return None
-    return torch.stack(present)
+def _forms(row: MethodResult, metric: str) -> list[Callable[[Tensor], Tensor]]:
+    """One function a seed from weights of the queries (b, n) to the metric (b,); empty where a seed has none."""
+    forms = [_form(found.queries, metric) for found in row.evaluations if found.queries is not None]
+    present = [form for form in forms if form is not None]
+    return present if len(present) == len(row.evaluations) else []
+
+
+def _form(queries: QueryRecord, metric: str) -> Callable[[Tensor], Tensor] | None:
+    values, uncertainty = queries.values.get(metric), queries.uncertainty
+    if values is not None:
+        return mean_of(values)
+    if metric in RANKED and uncertainty is not None:
+        weighted = selective_form(uncertainty, queries.correct)
+        return lambda weights: weighted(weights)[metric]
+    return None
+
+
+def mean_of(values: Tensor) -> Callable[[Tensor], Tensor]:
+    """The mean of per-query values (n,) under weights (b, n)."""
+    return lambda weights: weights @ values.double() / weights.sum(1)
 
 
 def _is_best(cell: Cell | None) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from doubtless.errors import InputError
-from doubtless.laplace.posterior import DiagonalPosterior, noise_like
+from doubtless.laplace.posterior import DiagonalPosterior, draw_around
 
 
 class OnlineCurvature(nn.Module):
@@ -83,8 +83,10 @@ class OnlineCurvature(nn.Module):
         τ and λ may be 0-d tensors on the device. Without a generator the device's own draws.
         """
 
+        tau, prior = (torch.as_tensor(value, device=weight.device) for value in (scale, prior_precision))
+
         def draw(mean: Tensor, curvature: Tensor) -> Tensor:
-            return mean + noise_like((curvature * scale).add_(prior_precision), generator)
+            return draw_around(mean, torch.addcmul(prior.to(curvature.dtype), curvature, tau), generator)
 
         if bias is None or self.bias is None:
             return draw(weight, self.weight), bias

@@ -9,6 +9,9 @@ Both are smooth functions of κ² (``I_v(κ)/κ^v`` is even), so that is what is
 The Bessel functions come from the logarithm of Debye's expansion (Abramowitz & Stegun 9.7.7) at large orders; small
 orders start at a large one and recur downward on ratios, which is stable.
 
+The inverse of A_D is κ = R G_D(R²)/(1−R²) with a G_D that is smooth on [0, 1] and nearly constant (Sra 2012 takes
+D − R²), so a few Chebyshev coefficients a dimension, found once, hold it to the last digits.
+
 All arithmetic is in float64, whatever the input; the result has the input's dtype.
 """
 
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -25,6 +29,7 @@ from torch.autograd.function import once_differentiable
 from doubtless.errors import InputError
 
 __all__ = [
+    "inverse_concentration",
     "inverse_mean_resultant_length",
     "log_normalizer",
     "log_normalizer_of_square",
@@ -46,9 +51,9 @@ LOG_DEBYE = torch.tensor(
 SMALLEST_DEBYE_ORDER = 32  # the first neglected term is at most 0.04 / 32^6 = 4e-11
 LARGEST_CONCENTRATION = 1e100  # stands for +inf: its square is still a number, and A_D is 1 to the last bit
 CPU_BLOCK = 2**16  # values worked on at a time: every intermediate of a block stays in the cache
-NEWTON_STEPS = (
-    4  # Sra's start is a few per cent off at worst: three steps reach the last bits, the fourth is margin
-)
+CHEBYSHEV_NODES = 64  # D = 2 needs them all for 1e-12; from D = 16 on the last two thirds are nothing
+CHEBYSHEV_ROWS = {"cpu": 2**13, "cuda": 2**19}  # values worked on at a time, each with all its polynomials
+NEWTON_STEPS = 4  # Sra's start is a few per cent off at worst: three reach the last bits, the fourth is margin
 
 
 def log_normalizer(dim: int, concentration: Tensor) -> Tensor:
@@ -91,7 +96,7 @@ def resultant_over_concentration(dim: int, concentration: Tensor) -> Tensor:
 
 
 def inverse_mean_resultant_length(dim: int, resultant: Tensor) -> Tensor:
-    """The concentration κ with ``A_D(κ) = R``: Sra's approximation, then Newton steps.
+    """The concentration κ with ``A_D(κ) = R``, to about 1e-12 of itself.
 
     R = 0 (or below) gives 0; R = 1 (or above) gives inf, with gradient 0.
 
@@ -101,6 +106,17 @@ def inverse_mean_resultant_length(dim: int, resultant: Tensor) -> Tensor:
     _check_dim(dim)
     kappa: Tensor = _InverseResultant.apply(resultant.double(), dim)
     return kappa.to(resultant.dtype)
+
+
+@torch.no_grad()
+def inverse_concentration(dim: int, resultant: Tensor, complement: Tensor) -> Tensor:
+    """1/κ with ``A_D(κ) = R``, from R in [0, 1] and 1 − R, both float64: neither end loses digits. No gradient.
+
+    >>> inverse_concentration(3, torch.ones(1).double(), torch.tensor([1e-30]).double())  # R rounds to 1
+    tensor([1.0000e-30], dtype=torch.float64)
+    """
+    _check_dim(dim)
+    return complement * (1 + resultant) / (resultant * _inverse_scale(dim, resultant))
 
 
 def _check_dim(dim: int) -> None:
@@ -154,29 +170,70 @@ class _Ratio(torch.autograd.Function):
 
 
 class _InverseResultant(torch.autograd.Function):
-    """κ with ``A_D(κ) = R``, float64; derivative ``1/A_D'(κ)``."""
+    """κ with ``A_D(κ) = R``, float64: ``R G(R²)/(1−R²)``."""
 
     @staticmethod
     def forward(ctx: Any, resultant: Tensor, dim: int) -> Tensor:
-        inside = resultant.clamp(0, 1 - 2**-53)
-        # Sra 2012, eq. 4
-        kappa = inside * (dim - inside * inside) / ((1 - inside) * (1 + inside))
-        for _ in range(NEWTON_STEPS):
-            complement, slope = _complement_and_slope(dim / 2 - 1, kappa)
-            from_below = kappa * _bessel_ratio(dim / 2 - 1, kappa * kappa) - inside
-            # Near R = 1 the difference of the complements keeps the digits that A_D − R loses.
-            excess = torch.where(inside < 0.5, from_below, (1 - inside) - complement)
-            kappa = (kappa - excess / slope).clamp_(min=0)
-        _, slope = _complement_and_slope(dim / 2 - 1, kappa)
-        saturated = resultant >= 1
-        ctx.save_for_backward(torch.where(saturated, 0, 1 / slope))
-        return torch.where(saturated, torch.inf, kappa)
+        inside = resultant.clamp(0, 1)
+        scale = _inverse_scale(dim, inside)
+        room = (1 - inside) * (1 + inside)
+        if ctx.needs_input_grad[0]:
+            slope = _inverse_scale(dim, inside, slope=True)
+            derivative = (scale * (1 + inside * inside) / room + inside * slope) / room
+            ctx.save_for_backward(torch.where(resultant >= 1, 0, derivative))
+        return inside * scale / room  # R = 1 divides by 0: inf
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (derivative,) = ctx.saved_tensors
         return grads[0] * derivative, None
+
+
+def _inverse_scale(dim: int, resultant: Tensor, *, slope: bool = False) -> Tensor:
+    """``G = κ(1−R²)/R`` for R in [0, 1], or dG/dR: ``Σ_k c_k T_k(2R²−1)``, where ``T_k = cos 2k·arccos R``."""
+    device = resultant.device
+    frequencies, coefficients = _inverse_table(dim, device)
+
+    def evaluate(block: Tensor) -> Tensor:
+        angle = block.acos().unsqueeze(-1)
+        if slope:
+            return (angle * frequencies).sin_().matmul(coefficients * frequencies) / angle.squeeze(-1).sin()
+        return (angle * frequencies).cos_().matmul(coefficients)
+
+    rows = CHEBYSHEV_ROWS.get(device.type, CHEBYSHEV_ROWS["cpu"])
+    if resultant.numel() <= rows:
+        return evaluate(resultant)
+    blocks = resultant.reshape(-1).split(rows)
+    return torch.cat([evaluate(block) for block in blocks]).view(resultant.shape)
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)  # the table outlives the call, whatever mode that is in
+@torch.no_grad()
+def _inverse_table(dim: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """2k and c_k, (K,) each, of ``G(R²) = Σ_k c_k T_k(2R²−1)``, from its values at the Chebyshev nodes."""
+    index = torch.arange(CHEBYSHEV_NODES, dtype=torch.float64)
+    angle = (index + 0.5) * (math.pi / 2 / CHEBYSHEV_NODES)  # arccos R
+    resultant, complement = angle.cos(), 2 * (angle / 2).sin().square()
+    kappa = _solve(dim, resultant, complement)
+    values = kappa * complement * (1 + resultant) / resultant  # (K,)
+    coefficients = torch.cos(2 * index.unsqueeze(1) * angle) @ values * (2 / CHEBYSHEV_NODES)
+    coefficients[0] /= 2
+    count = int((coefficients.abs() > 1e-14 * coefficients[0]).nonzero().max()) + 1
+    return (2 * index[:count]).to(device), coefficients[:count].to(device)
+
+
+def _solve(dim: int, resultant: Tensor, complement: Tensor) -> Tensor:
+    """κ with ``A_D(κ) = R`` for R and 1 − R inside (0, 1), by Newton's method."""
+    kappa = resultant * (dim - resultant * resultant) / (complement * (1 + resultant))  # Sra 2012, eq. 4
+    for _ in range(NEWTON_STEPS):
+        rest, slope = _complement_and_slope(dim / 2 - 1, kappa)
+        from_below = kappa * _bessel_ratio(dim / 2 - 1, kappa * kappa) - resultant
+        # Near R = 1 the difference of the complements keeps the digits that A_D − R loses.
+        excess = torch.where(resultant < 0.5, from_below, complement - rest)
+        kappa = (kappa - excess / slope).clamp_(min=0)
+    return kappa
 
 
 def _in_blocks(function: Callable[[float, Tensor], Tensor], order: float, squared: Tensor) -> Tensor:

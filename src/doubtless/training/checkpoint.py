@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or not there: Lightning's training state, written atomically, read as plain tensors and values."""
+"""Checkpoints that are whole or not there: written atomically, read as tensors and plain values only."""
 
 from __future__ import annotations
 
