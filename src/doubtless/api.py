@@ -18,7 +18,7 @@ from doubtless.evaluation import Evaluation
 from doubtless.methods import Method
 from doubtless.training import Run, train_run
 from doubtless.training.parts import EMBED_BATCH
-from doubtless.training.run_evaluation import GALLERY_TRAIN, RunEvaluation
+from doubtless.training.run_evaluation import RunEvaluation
 
 ImageLike = str | Path | Image.Image | Tensor
 
@@ -119,4 +119,4 @@ def _pixels(image: ImageLike) -> Tensor:
     return (image * 255).round().to(torch.uint8)
 
 
-__all__ = ["Model", "train", "load", "evaluate_run", "GALLERY_TRAIN"]
+__all__ = ["Model", "train", "load", "evaluate_run"]

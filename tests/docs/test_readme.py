@@ -18,7 +18,7 @@ def test_python_example_runs(
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len(blocks) == 1
-    assert len(blocks[0].splitlines()) == 10
+    assert len([line for line in blocks[0].splitlines() if line]) == 10
     exec(compile(blocks[0], "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "torch.Size([100, 32])" in printed

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import doubtless.embedding.projected_gaussian as family
+import doubtless.sphere.projected_gaussian as quadrature
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
 from doubtless.errors import InputError
@@ -144,3 +148,82 @@ def test_wrong_parameters_get_a_sentence() -> None:
         build(torch.ones(2, 3), torch.ones(3, 3))
     with pytest.raises(InputError, match="NaN"):
         build(torch.full((1, 2), torch.nan), torch.ones(1, 2))
+
+
+class Launches(TorchDispatchMode):
+    """Names of the operations that start a kernel: all but those that only look at memory in another way."""
+
+    VIEWS = (
+        "alias",
+        "detach",
+        "expand",
+        "select",
+        "slice",
+        "split",
+        "squeeze",
+        "transpose",
+        "unsqueeze",
+        "view",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = operation.overloadpacket.__name__
+        if name not in self.VIEWS:
+            self.names.append(name)
+        return operation(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large chunks, and values that are looked at with the first answer."""
+    monkeypatch.setattr(family, "CHECKED_LATER", frozenset({"cpu"}))
+    monkeypatch.setitem(quadrature.CHUNK, "cpu", quadrature.CHUNK["cuda"])
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize(("n", "dim"), [(64, 512), (64, 2048), (64, 3)])
+def test_an_answer_is_few_launches_and_one_wait(n: int, dim: int) -> None:
+    """On a GPU each launch costs microseconds, and a wait in the middle leaves it idle until the next one comes."""
+    given = some(n, dim, torch.float32)
+    assert given.uncertainty.isfinite().all()  # tables are computed once
+    location, variance = given.location, given.variance.pow(0.3)
+    with torch.no_grad(), Launches() as launches:
+        embedding = build(location, variance)
+        assert not launches.names  # nothing is looked at before it is asked for
+        _ = embedding.direction, embedding.uncertainty, embedding.resultant
+    assert len(launches.names) <= 60
+    assert sum(name in ("_local_scalar_dense", "is_nonzero") for name in launches.names) == 1
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_what_is_looked_at_later_is_refused_all_the_same() -> None:
+    good, bad = build(torch.ones(2, 3), torch.ones(2, 1)), build(torch.ones(2, 3), -torch.ones(2, 1))
+    for ask in ("direction", "uncertainty", "resultant", "concentration", "total_deviation"):
+        with pytest.raises(InputError, match="must not be negative, got -1"):
+            getattr(build(torch.ones(2, 3), -torch.ones(2, 3)), ask)
+        with pytest.raises(InputError, match="location has NaN"):
+            getattr(build(torch.full((1, 2), torch.nan), torch.ones(1, 2)), ask)
+        with pytest.raises(InputError, match="variance has NaN or infinite"):
+            getattr(build(torch.ones(1, 2), torch.full((1, 1), torch.inf)), ask)
+    with pytest.raises(InputError, match="must not be negative"):
+        bad.sample(2)
+    with pytest.raises(InputError, match="must not be negative"):
+        _ = Embedding.cat([good, bad]).uncertainty
+    with pytest.raises(InputError, match=r"\(2, 1\) or \(2, 3\)"):
+        build(torch.ones(2, 3), torch.ones(3, 3))
+    with pytest.raises(InputError, match="floating-point"):
+        build(torch.ones(2, 3).long(), torch.ones(2, 3))
+    assert good[:0].uncertainty.shape == (0,)
+    assert good.sample(4).shape == (4, 2, 3)
+
+
+def test_looking_later_changes_no_answer(request: pytest.FixtureRequest) -> None:
+    before = some(9, 12, torch.float32)
+    request.getfixturevalue("as_on_a_gpu")
+    after = some(9, 12, torch.float32)
+    assert torch.equal(before.uncertainty, after.uncertainty)
+    assert torch.equal(before.direction, after.direction)

@@ -20,7 +20,7 @@ from doubtless.sphere import (
     mean_resultant_length,
     resultant_over_concentration,
 )
-from doubtless.sphere.bessel import CPU_BLOCK, LOG_DEBYE
+from doubtless.sphere.bessel import CHEBYSHEV_ROWS, CPU_BLOCK, LOG_DEBYE, inverse_concentration
 from tests.reference.sphere_exact import by_quadrature, by_series, exact, exact_inverse
 
 DIMS = [2, 3, 4, 5, 8, 31, 33, 64, 65, 66, 67, 128, 512, 2048, 10001, 65536]
@@ -82,6 +82,27 @@ def test_inverse_value_and_gradient(dim: int) -> None:
         truth = exact_inverse(dim, rounded, kappas[i].item())
         assert off(inverse[i].item(), truth) < 1e-9
         assert off(slope[i].item(), 1 / exact(dim, truth)[2]) < 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(dim=st.one_of(st.integers(2, 20), st.integers(2, 65536)), log_kappa=st.floats(-6, 12))
+def test_inverse_concentration_anywhere_in_the_range(dim: int, log_kappa: float) -> None:
+    with mp.workdps(40):
+        kappa = mp.mpf(10) ** log_kappa
+        _, resultant, _ = by_quadrature(dim, kappa)
+        both = torch.tensor([float(resultant), float(1 - resultant)], dtype=torch.float64)
+    assert inverse_concentration(dim, both[0], both[1]).item() == pytest.approx(float(1 / kappa), rel=1e-10)
+
+
+def test_inverse_concentration_where_the_resultant_rounds_to_one_or_is_almost_zero() -> None:
+    for dim in (2, 3, 66, 2048):
+        rest = torch.tensor([0.0, 1e-300, 1e-30, 1e-17], dtype=torch.float64)
+        certain = inverse_concentration(dim, 1 - rest, rest)  # 1 − A_D = (D−1)/2κ
+        torch.testing.assert_close(certain, 2 * rest / (dim - 1), rtol=1e-10, atol=0)
+        faint = torch.tensor([0.0, 1e-300, 1e-30, 1e-17], dtype=torch.float64)
+        torch.testing.assert_close(  # A_D = κ/D
+            inverse_concentration(dim, faint, 1 - faint), 1 / (dim * faint), rtol=1e-10, atol=0
+        )
 
 
 @pytest.mark.parametrize("dim", [2, 3, 128, 2048])
@@ -165,6 +186,19 @@ def test_long_inputs_are_worked_on_in_blocks_without_a_seam() -> None:
             short = kappa[row].detach().requires_grad_()
             torch.testing.assert_close(value[row], function(40, short), rtol=1e-14, atol=0)
             torch.testing.assert_close(slope[row], derivative(function(40, short), short), rtol=1e-13, atol=0)
+
+
+def test_long_inputs_are_inverted_in_blocks_without_a_seam() -> None:
+    rows = CHEBYSHEV_ROWS["cpu"]
+    resultant = torch.linspace(0.01, 0.99, 2 * rows + 6, dtype=torch.float64).view(2, -1).T.requires_grad_()
+    inverse = inverse_mean_resultant_length(12, resultant)
+    slope = derivative(inverse, resultant)
+    assert inverse.shape == resultant.shape
+    for row in (0, rows // 2, rows // 2 + 1, rows + 2):
+        short = resultant[row].detach().requires_grad_()
+        alone = inverse_mean_resultant_length(12, short)
+        torch.testing.assert_close(inverse[row], alone, rtol=1e-13, atol=0)
+        torch.testing.assert_close(slope[row], derivative(alone, short), rtol=1e-12, atol=0)
 
 
 def debye_polynomials(count: int) -> list[list[Fraction]]:

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
-from doubtless.sphere import debiased_resultant, mean_direction, projected_gaussian_mean
+from doubtless.sphere import (
+    debiased_resultant,
+    mean_direction,
+    mean_resultant_length,
+    projected_gaussian_mean,
+)
+from doubtless.sphere.projected_gaussian import NOTHING, _first_nodes, _Gaussian, _nodes
 
 
 def isotropic_resultant(dim: int, ratio: float) -> mpmath.mpf:
@@ -179,6 +185,35 @@ def test_complement_has_no_seam_where_its_formula_changes() -> None:
     found = mean_direction(location.expand(200, -1), variances.unsqueeze(1)).complement
     assert bool((found[1:] > found[:-1]).all())
     torch.testing.assert_close(found / variances, (found[0] / variances[0]).expand(200), rtol=1e-5, atol=0)
+
+
+def test_variance_along_the_direction_does_not_hide_the_little_across_it() -> None:
+    location = torch.tensor([[3.0, 0.0, 0.0]], dtype=torch.float64)
+    variance = torch.tensor([[1e-9, 1e-25, 3e-25]], dtype=torch.float64)
+    for scale in (1.0, 1e-140, 1e155):
+        found = mean_direction(scale * location, scale * (scale * variance))
+        torch.testing.assert_close(
+            found.complement, torch.tensor([0.5 * 4e-25 / 9]).double(), rtol=1e-6, atol=0
+        )
+        torch.testing.assert_close(found.inverse_concentration, found.complement, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 16, 512])
+def test_inverse_concentration_is_that_of_the_same_mean(dim: int) -> None:
+    location, variance = a_problem(dim, 2.0, rows=20)
+    found = mean_direction(location, variance)
+    concentration = found.inverse_concentration.reciprocal()
+    resultant = torch.tanh(concentration) if dim == 1 else mean_resultant_length(dim, concentration)
+    torch.testing.assert_close(resultant, found.resultant, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 8, 33, 64, 128, 512, 2048])
+def test_alike_variances_need_the_first_nodes_only(dim: int) -> None:
+    """Another pass costs a GPU another wait."""
+    location, variance = a_problem(dim, 1e-3, rows=10)
+    gaussian = _Gaussian.of(location, variance.pow(0.5))
+    added, last = _nodes(gaussian, 0, _first_nodes(dim))
+    assert bool((last <= NOTHING * added.norm(dim=1)).all())
 
 
 def test_debiased_resultant_is_unbiased_in_its_square() -> None:

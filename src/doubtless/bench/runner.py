@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -140,8 +139,3 @@ def _table(statuses: Sequence[Status]) -> Group:
         )
     done = sum(status.state in {"done", "failed"} for status in statuses)
     return Group(table, f"{done} of {len(statuses)} runs")
-
-
-def work_folder(path: Path | None) -> Path:
-    """Where runs are kept between calls."""
-    return path or Path("runs") / "bench"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from doubtless.embedding.base import Embedding
+from doubtless.embedding.base import Embedding, check_matrix
 from doubtless.embedding.gaussian import check_gaussian, draw_gaussian
 
-CERTAIN = 1e-6
-"""Below this 1 − R, κ comes from its expansion, wrong by about CERTAIN², instead of from R."""
+CHECKED_LATER = frozenset({"cuda"})
+"""Devices on which values are looked at with the first answer: to look is to wait for the network to be through."""
+LEAST_LENGTH = 1e-300  # divides a mean of zero, whose direction is zero
 
 
 class ProjectedGaussianEmbedding(Embedding):
@@ -21,14 +23,24 @@ class ProjectedGaussianEmbedding(Embedding):
     >>> sure = ProjectedGaussianEmbedding({"location": torch.eye(3), "variance": torch.full((3, 1), 1e-6)})
     >>> sure.uncertainty                                   # 1/κ of the von Mises-Fisher with the same mean
     tensor([1.0000e-06, 1.0000e-06, 1.0000e-06])
+
+    On a GPU nothing waits for the device until an answer is asked for: NaN and negative variances are refused then.
     """
 
     family: ClassVar[str] = "projected-gaussian"
     item_axes: ClassVar[Mapping[str, int]] = {"location": 0, "variance": 0}
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
-        super().__init__(parameters)
-        check_gaussian(parameters["location"], parameters["variance"])
+        location, variance = parameters["location"], parameters["variance"]
+        if not all(_is_checked_later(value) for value in parameters.values()):
+            super().__init__(parameters)
+            check_gaussian(location, variance)
+            return
+        super().__init__({})
+        self._parameters.update(parameters)
+        check_matrix("location", location)
+        if tuple(variance.shape) not in {(len(location), 1), tuple(location.shape)}:
+            check_gaussian(location, variance)  # says what is wrong
 
     @property
     def variance(self) -> Tensor:
@@ -48,20 +60,24 @@ class ProjectedGaussianEmbedding(Embedding):
     @property
     def concentration(self) -> Tensor:
         """κ with A_D(κ) = R, (n,): of the von Mises-Fisher distribution with the same mean. inf at R = 1."""
-        return self._once("concentration", self._inverse_uncertainty)
+        return self._once(
+            "concentration", lambda: self._moments.inverse_concentration.reciprocal().to(self.dtype)
+        )
 
     @property
     def uncertainty(self) -> Tensor:
         """1/κ, (n,): 0 without variance, inf where all directions are alike (location 0)."""
-        return self._once("uncertainty", lambda: self._uncertainty().to(self.dtype))
+        return self._once("uncertainty", lambda: self._moments.inverse_concentration.to(self.dtype))
 
     @property
     def total_deviation(self) -> Tensor:
         """Sum of the standard deviations of z, (n,): what the published code of LAM scores with."""
+        self._refuse_if_invalid(self._extremes())
         return self.variance.sqrt().sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
         """n exact draws (n, items, D), independent between items; with `raw` of z, else of u."""
+        self._refuse_if_invalid(self._extremes())
         return draw_gaussian(self.location, self.variance, n, generator=generator, raw=raw)
 
     @property
@@ -71,30 +87,34 @@ class ProjectedGaussianEmbedding(Embedding):
     def _compute_moments(self) -> _Moments:
         from doubtless.sphere import mean_direction
 
+        extremes = self._extremes()  # queued before the work, read after it
         found = mean_direction(self.location, self.variance)
-        length = found.resultant.unsqueeze(1)
-        direction = torch.where(length > 0, found.mean / length, 0.0)
-        return _Moments(direction.to(self.dtype), found.resultant, found.complement)
+        direction = found.mean / found.resultant.unsqueeze(1).clamp_min(LEAST_LENGTH)
+        self._refuse_if_invalid(extremes)
+        return _Moments(direction.to(self.dtype), found.resultant, found.inverse_concentration)
 
-    def _inverse_uncertainty(self) -> Tensor:
-        return self._uncertainty().reciprocal().to(self.dtype)
+    def _extremes(self) -> Tensor | None:
+        """Largest |location|, smallest and largest variance, (3,), where the constructor has not looked at them."""
+        if not len(self) or not _is_checked_later(self.location):
+            return None
+        lowest, highest = self._parameters["variance"].aminmax()
+        return torch.stack((self.location.abs().amax(), lowest, highest))
 
-    def _uncertainty(self) -> Tensor:
-        """1/κ in float64."""
-        from doubtless.sphere import inverse_mean_resultant_length
-
-        dim, rest = self.dim, self._moments.complement
-        if dim == 1:  # two points: A(κ) = tanh κ
-            return 2 / (torch.log(2 - rest) - torch.log(rest))
-        # 1 − A_D(κ) = (D−1)/2κ − (D−1)(D−3)/8κ² + …, solved for 1/κ: R itself has lost 1 − R there.
-        certain = 2 * rest / ((dim - 1) - (dim - 3) * rest / 2)
-        exact = inverse_mean_resultant_length(dim, self._moments.resultant).reciprocal()
-        return torch.where(rest < CERTAIN, certain, exact)
+    def _refuse_if_invalid(self, extremes: Tensor | None) -> None:
+        largest, lowest, highest = (0.0, 0.0, 0.0) if extremes is None else extremes.tolist()
+        # A NaN is neither at least 0 nor below infinity.
+        if not (largest < math.inf and lowest >= 0 and highest < math.inf):
+            super().__init__(self._parameters)  # says what is not finite
+            check_gaussian(self.location, self._parameters["variance"])  # or which is negative
 
 
 class _Moments(NamedTuple):
-    """What one quadrature gives; the lengths stay in float64, where 1 and nearly 1 still differ."""
+    """What one quadrature gives; the numbers stay in float64, where R = 1 and nearly 1 still differ."""
 
     direction: Tensor  # (n, D)
     resultant: Tensor  # (n,)
-    complement: Tensor  # (n,), 1 − R
+    inverse_concentration: Tensor  # (n,)
+
+
+def _is_checked_later(value: Tensor) -> bool:
+    return torch.is_tensor(value) and value.is_floating_point() and value.device.type in CHECKED_LATER

@@ -1,6 +1,7 @@
 """Distributions on the unit sphere: von Mises-Fisher, its non-isotropic form, their normaliser and kernels."""
 
 from doubtless.sphere.bessel import (
+    inverse_concentration,
     inverse_mean_resultant_length,
     log_normalizer,
     log_normalizer_of_square,
@@ -23,6 +24,7 @@ __all__ = [
     "mean_resultant_length",
     "resultant_over_concentration",
     "inverse_mean_resultant_length",
+    "inverse_concentration",
     "VonMisesFisher",
     "NonIsotropicVonMisesFisher",
     "HypersphericalUniform",

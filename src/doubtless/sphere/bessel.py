@@ -51,9 +51,9 @@ LOG_DEBYE = torch.tensor(
 SMALLEST_DEBYE_ORDER = 32  # the first neglected term is at most 0.04 / 32^6 = 4e-11
 LARGEST_CONCENTRATION = 1e100  # stands for +inf: its square is still a number, and A_D is 1 to the last bit
 CPU_BLOCK = 2**16  # values worked on at a time: every intermediate of a block stays in the cache
-CHEBYSHEV_NODES = 64  # D = 2 needs them all for 1e-12; from D = 16 on the last two thirds are nothing
+CHEBYSHEV_NODES = 64  # D = 2 needs them all; from D = 16 on the last two thirds are nothing
 CHEBYSHEV_ROWS = {"cpu": 2**13, "cuda": 2**19}  # values worked on at a time, each with all its polynomials
-NEWTON_STEPS = 4  # Sra's start is a few per cent off at worst: three reach the last bits, the fourth is margin
+NEWTON_STEPS = 4  # Sra's start is a few per cent off: three steps reach the last bits, the fourth is margin
 
 
 def log_normalizer(dim: int, concentration: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def resultant_over_concentration(dim: int, concentration: Tensor) -> Tensor:
 
 
 def inverse_mean_resultant_length(dim: int, resultant: Tensor) -> Tensor:
-    """The concentration κ with ``A_D(κ) = R``, to about 1e-12 of itself.
+    """The concentration κ with ``A_D(κ) = R``, to 1e-10 of itself.
 
     R = 0 (or below) gives 0; R = 1 (or above) gives inf, with gradient 0.
 
