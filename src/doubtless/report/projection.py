@@ -58,12 +58,14 @@ def embedding_map(
         raise InputError(f"a map needs at least one item; the limit is {limit}.")
     n = len(direction)
     chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:limit].sort().values
-    chosen = chosen.to(direction.device)
-    points = direction.detach()[chosen].double().cpu().numpy()  # (m, D)
+
+    def taken(values: Tensor) -> Tensor:  # each from the device it is on: embeddings may be on a GPU
+        return values.detach()[chosen.to(values.device)].cpu()
+
     return EmbeddingMap(
-        coordinates=_layout(points, seed),
-        labels=labels[chosen].long().cpu().numpy(),
-        uncertainty=None if uncertainty is None else uncertainty.detach()[chosen].double().cpu().numpy(),
+        coordinates=_layout(taken(direction).double().numpy(), seed),
+        labels=taken(labels).long().numpy(),
+        uncertainty=None if uncertainty is None else taken(uncertainty).double().numpy(),
     )
 
 

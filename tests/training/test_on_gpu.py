@@ -1,0 +1,30 @@
+"""The whole way on a GPU: train, measure, report; the embeddings are those of the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from doubtless.config import make_config
+from doubtless.training import embed_images, open_run_data, train_run
+from doubtless.training.run_evaluation import RunEvaluation
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("method", ["deterministic", "lam-posthoc", "lam-online"])
+def test_train_measure_and_report(tiny_config, tmp_path: Path, method: str) -> None:
+    config = {**tiny_config, "method": method, "training": {**tiny_config["training"], "accelerator": "gpu"}}
+    run = train_run(make_config(config), tmp_path / "run", quiet=True)
+    found = RunEvaluation(run).measure(bootstrap=50)
+    assert found["recall@1"] > 0.5
+    assert (tmp_path / "run" / "report.html").exists()
+    data = open_run_data(run.config, split=run.split)
+    on_cpu = embed_images(run.load_method(), data.test).direction
+    on_gpu = embed_images(run.load_method().to("cuda"), data.test).direction
+    torch.testing.assert_close(on_gpu.cpu(), on_cpu, atol=1e-3, rtol=0)
