@@ -93,11 +93,13 @@ def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> Non
     content["methods"]["broken"] = {
         "set": {"loss": {"name": "ProxyAnchorLoss", "arguments": {"nonsense": 1}}}
     }
-    content["methods"] = {name: content["methods"][name] for name in ("broken", "contrastive")}
+    content["methods"]["orphan"] = {"base": "broken", "set": {"method": "lam-posthoc"}}
+    content["methods"] = {name: content["methods"][name] for name in ("broken", "orphan", "contrastive")}
     suite.write_text(yaml.safe_dump(content, sort_keys=False))
     found = bench(suite, tmp_path)
     assert found.exit_code == 1
     assert "does not take {'nonsense': 1}" in found.stderr
+    assert "its base broken-" in found.stderr
     assert list(json.loads((tmp_path / "out" / "tiny.json").read_text())["table"]["cells"]) == ["contrastive"]
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import read_queries
 from doubtless.data import open_source
-from doubtless.evaluation import Comparison, Evaluation, QueryRecord, paired_bootstrap
+from doubtless.evaluation import Comparison, Evaluation, QueryRecord
+from doubtless.evaluation.bootstrap import Form, mean_form, paired_bootstraps
 from doubtless.evaluation.uncertainty import RISKS, coverage_name, selective_form
 from doubtless.files import write_json
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
@@ -50,29 +50,49 @@ def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
         not_comparable={} if published is None else published.not_comparable,
     )
     cells = {name: dict(found) for name, found in table.cells.items()}
-    for metric in table.metrics:
-        best = next((row for row in rows if _is_best(cells[row.name].get(metric))), None)
-        for row in rows:
-            cell = cells[row.name].get(metric)
-            if best is None or cell is None or row is best:
-                continue
-            found = difference(best, row, metric)
-            if found is not None:
-                cells[row.name][metric] = replace(cell, significant=_say(found, best.name, metric))
+    pairs = [
+        (best, row, metric)
+        for metric in table.metrics
+        if (best := next((row for row in rows if _is_best(cells[row.name].get(metric))), None))
+        for row in rows
+        if row is not best and metric in cells[row.name]
+    ]
+    for (best, row, metric), found in zip(pairs, differences(pairs), strict=True):
+        if found is not None:
+            said = _say(found, best.name, metric)
+            cells[row.name][metric] = replace(cells[row.name][metric], significant=said)
     notes = [f"Published numbers: {published.source}."] if published else []
     return ComparisonTable(table.metrics, cells, [*table.notes, *notes])
 
 
 def difference(first: MethodResult, second: MethodResult, metric: str) -> Comparison | None:
     """Paired bootstrap over queries and seeds of a metric of the queries; None for OOD and clustering."""
-    sizes = {
-        len(found.queries.index) for row in (first, second) for found in row.evaluations if found.queries
-    }
-    forms = [_forms(row, metric) for row in (first, second)]
-    if len(sizes) != 1 or not all(forms):
-        return None
-    generator = torch.Generator().manual_seed(0)
-    return paired_bootstrap(*forms, generator=generator, queries=sizes.pop(), replicates=REPLICATES)
+    return differences([(first, second, metric)])[0]
+
+
+def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list[Comparison | None]:
+    """`difference` of many pairs, on the same draws, so that each method is worked out once a draw."""
+    rows = {str(id(row)): row for pair in pairs for row in pair[:2]}
+    known = {key: _known_metrics(row) for key, row in rows.items()}
+    sizes = {key: _query_counts(row) for key, row in rows.items()}
+    keys = [(str(id(first)), str(id(second)), metric) for first, second, metric in pairs]
+    by_size: dict[int, list[tuple[str, str, str]]] = {}
+    for first, second, metric in keys:
+        both = sizes[first] | sizes[second]
+        if len(both) == 1 and metric in known[first] & known[second]:
+            by_size.setdefault(both.pop(), []).append((first, second, metric))
+    found: dict[tuple[str, str, str], Comparison] = {}
+    for size, possible in by_size.items():
+        asked = {metric for _, _, metric in possible}
+        compared = paired_bootstraps(
+            {key: _seed_forms(row, known[key] & asked) for key, row in rows.items()},
+            possible,
+            queries=size,
+            generator=torch.Generator().manual_seed(0),
+            replicates=REPLICATES,
+        )
+        found |= dict(zip(possible, compared, strict=True))
+    return [found.get(key) for key in keys]
 
 
 def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> ComparisonTable:
@@ -117,26 +137,33 @@ def _run_record(job: Job) -> dict[str, Any]:
     return {"method": job.method, "seed": job.seed, "key": job.folder.name, "config": config, **found}
 
 
-def _forms(row: MethodResult, metric: str) -> list[Callable[[Tensor], Tensor]]:
-    """One function a seed from weights of the queries (b, n) to the metric (b,); empty where a seed has none."""
-    forms = [_form(found.queries, metric) for found in row.evaluations if found.queries is not None]
-    present = [form for form in forms if form is not None]
-    return present if len(present) == len(row.evaluations) else []
+def _query_counts(row: MethodResult) -> set[int]:
+    """How many queries its seeds have; one number where they can be paired."""
+    return {len(found.queries.index) for found in row.evaluations if found.queries is not None}
 
 
-def _form(queries: QueryRecord, metric: str) -> Callable[[Tensor], Tensor] | None:
-    values, uncertainty = queries.values.get(metric), queries.uncertainty
-    if values is not None:
-        return mean_of(values)
-    if metric in RANKED and uncertainty is not None:
-        weighted = selective_form(uncertainty, queries.correct)
-        return lambda weights: weighted(weights)[metric]
-    return None
+def _known_metrics(row: MethodResult) -> set[str]:
+    """What can be worked out from weighted queries, for every seed."""
+    known = []
+    for found in row.evaluations:
+        if found.queries is None:
+            return set()
+        known.append(set(found.queries.values) | (RANKED if found.queries.uncertainty is not None else set()))
+    return set.intersection(*known)
 
 
-def mean_of(values: Tensor) -> Callable[[Tensor], Tensor]:
-    """The mean of per-query values (n,) under weights (b, n)."""
-    return lambda weights: weights @ values.double() / weights.sum(1)
+def _seed_forms(row: MethodResult, metrics: set[str]) -> list[Form]:
+    """One form a seed that gives all of these metrics."""
+    return [_form(found.queries, metrics) for found in row.evaluations if found.queries is not None]
+
+
+def _form(queries: QueryRecord, metrics: set[str]) -> Form:
+    values = {name: value for name, value in queries.values.items() if name in metrics}
+    means = mean_form(values) if values else lambda weights: {}
+    if queries.uncertainty is None or not metrics & RANKED:
+        return means
+    ranked = selective_form(queries.uncertainty, queries.correct)
+    return lambda weights: {**ranked(weights), **means(weights)}
 
 
 def _is_best(cell: Cell | None) -> bool:

@@ -63,18 +63,23 @@ def _advance(statuses: Sequence[Status], parallel: int) -> None:
             status.state = "done" if code == 0 and status.job.is_done else "failed"
             status.error = None if status.state == "done" else _last_words(status.job)
     free = parallel - sum(status.state == "running" for status in statuses)
-    for status in [status for status in statuses if _is_ready(status, statuses)][: max(free, 0)]:
+    _fail_without_base(statuses)
+    for status in [status for status in statuses if _is_ready(status)][: max(free, 0)]:
         _start(status, parallel)
 
 
-def _is_ready(status: Status, statuses: Sequence[Status]) -> bool:
-    """Waiting, and its base, where it has one, is finished; a base that failed fails it too."""
+def _fail_without_base(statuses: Sequence[Status]) -> None:
+    """A run whose base failed cannot be made either."""
+    failed = {status.job.folder for status in statuses if status.state == "failed"}
+    for status in statuses:
+        if status.state == "waiting" and status.job.base in failed:
+            status.state, status.error = "failed", f"its base {status.job.base.name} failed"
+
+
+def _is_ready(status: Status) -> bool:
+    """Waiting, and its base, where it has one, is finished."""
     base = status.job.base
-    if status.state != "waiting" or base is None or Run(base).is_finished:
-        return status.state == "waiting"
-    if any(other.job.folder == base and other.state == "failed" for other in statuses):
-        status.state, status.error = "failed", f"its base {base.name} failed"
-    return False
+    return status.state == "waiting" and (base is None or Run(base).is_finished)
 
 
 def _start(status: Status, parallel: int) -> None:

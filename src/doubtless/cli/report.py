@@ -1,4 +1,4 @@
-"""`doubtless report`: writes the report of a run again from what was measured."""
+"""`doubtless report`: measures a run again and writes its report anew."""
 
 from __future__ import annotations
 

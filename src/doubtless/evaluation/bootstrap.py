@@ -16,10 +16,13 @@ from torch import Tensor
 from doubtless.errors import InputError
 from doubtless.evaluation.result import Measure
 
+Form = Callable[[Tensor], dict[str, Tensor]]
+"""Weights of the queries (b, n) → metric name → (b,)."""
+VALUE = "value"  # the metric of a method that has only one
 CHUNK = {"cpu": 2**18, "cuda": 2**25}  # counts at a time: on a CPU what its cache holds, three times faster
 
 
-def mean_form(values: Mapping[str, Tensor]) -> Callable[[Tensor], dict[str, Tensor]]:
+def mean_form(values: Mapping[str, Tensor]) -> Form:
     """Weighted means of several values a query: names → (n,) becomes weights (b, n) → names → (b,)."""
     names = list(values)
     matrix = torch.stack([values[name].double() for name in names], dim=1)  # (n, metrics)
@@ -114,7 +117,6 @@ def paired_bootstrap(
     >>> paired_bootstrap(better, worse, generator=torch.Generator()).difference
     1.0
     """
-    forms = [_seed_forms(method) for method in (first, second)]
     sizes = {method.shape[-1] for method in (first, second) if isinstance(method, Tensor)}
     if queries is not None:
         sizes.add(queries)
@@ -123,43 +125,75 @@ def paired_bootstrap(
             f"two methods are paired over the same queries; got {sorted(map(str, sizes))} queries. Give "
             "values of equal length, or `queries` with functions."
         )
-    size = sizes.pop()
-    point = _difference(forms, torch.ones(1, size, dtype=torch.double), None)
-    step = max(1, CHUNK["cpu"] // size)
-    drawn = torch.empty(replicates, dtype=torch.double)
+    methods = {"first": _seed_forms(first), "second": _seed_forms(second)}
+    pair = ("first", "second", VALUE)
+    return paired_bootstraps(
+        methods, [pair], queries=sizes.pop(), generator=generator, replicates=replicates
+    )[0]
+
+
+def paired_bootstraps(
+    methods: Mapping[str, Sequence[Form]],
+    pairs: Sequence[tuple[str, str, str]],
+    *,
+    queries: int,
+    generator: torch.Generator,
+    replicates: int = 1000,
+) -> list[Comparison]:
+    """Many comparisons (method, method, metric) on the same draws, one `Comparison` each.
+
+    methods   name → one form a seed, from weights (b, n) to all its metrics. A form is worked out once a
+              draw, however many pairs and metrics ask for it.
+    """
+    points = _differences(methods, pairs, torch.ones(1, queries, dtype=torch.double), None)  # (pairs, 1)
+    drawn = torch.empty(len(pairs), replicates, dtype=torch.double)
+    step = max(1, CHUNK["cpu"] // queries)
     for start in range(0, replicates, step):
-        weights = resample(size, min(step, replicates - start), generator=generator)
-        drawn[start : start + step] = _difference(forms, weights, generator)
+        weights = resample(queries, min(step, replicates - start), generator=generator)
+        drawn[:, start : start + step] = _differences(methods, pairs, weights, generator)
+    return [_comparison(float(point), row) for point, row in zip(points, drawn, strict=True)]
+
+
+def _comparison(point: float, drawn: Tensor) -> Comparison:
+    """A difference with the interval and the p-value of its replicates (replicates,)."""
     low, high = interval(drawn)
     known = drawn[~drawn.isnan()]
     tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
     nan = float("nan")
     p = min(1.0, 2 * (tail + 1) / (len(known) + 1))
-    return Comparison(float(point), nan if low is None else low, nan if high is None else high, p)
+    return Comparison(point, nan if low is None else low, nan if high is None else high, p)
 
 
-def _seed_forms(method: Tensor | Sequence[Callable[[Tensor], Tensor]]) -> list[Callable[[Tensor], Tensor]]:
-    """One function a seed, from weights (b, n) to the metric (b,)."""
-    if not isinstance(method, Tensor):
-        return list(method)
-    rows = method.double().cpu().reshape(-1, method.shape[-1])
+def _seed_forms(method: Tensor | Sequence[Callable[[Tensor], Tensor]]) -> list[Form]:
+    """One form a seed that gives the one metric, `VALUE`."""
+    if isinstance(method, Tensor):
+        rows = method.double().cpu().reshape(-1, method.shape[-1])
+        return [mean_form({VALUE: row}) for row in rows]
 
-    def mean_of(row: Tensor) -> Callable[[Tensor], Tensor]:
-        return lambda weights: weights @ row / weights.sum(1)
+    def named(function: Callable[[Tensor], Tensor]) -> Form:
+        return lambda weights: {VALUE: function(weights)}
 
-    return [mean_of(row) for row in rows]
+    return [named(function) for function in method]
 
 
-def _difference(
-    forms: list[list[Callable[[Tensor], Tensor]]], weights: Tensor, generator: torch.Generator | None
+def _differences(
+    methods: Mapping[str, Sequence[Form]],
+    pairs: Sequence[tuple[str, str, str]],
+    weights: Tensor,
+    generator: torch.Generator | None,
 ) -> Tensor:
-    """Metric of the first minus that of the second, (b,); seeds drawn anew a replicate, where asked."""
-    means = []
-    for seeds in forms:
-        values = torch.stack([form(weights) for form in seeds], dim=1)  # (b, seeds)
+    """Metric of the first minus that of the second, (pairs, b); seeds drawn anew a replicate, where asked."""
+    asked = dict.fromkeys(name for pair in pairs for name in pair[:2])
+    found = {name: [form(weights) for form in methods[name]] for name in asked}
+    seeds: dict[tuple[int, int], Tensor] = {}  # (place in the pair, number of seeds) → (b, seeds)
+
+    def mean(place: int, name: str, metric: str) -> Tensor:
+        values = torch.stack([seed[metric] for seed in found[name]], dim=1)  # (b, seeds)
         if generator is None:
-            means.append(values.mean(1))
-        else:
-            drawn = resample(len(seeds), len(weights), generator=generator)
-            means.append((values * drawn).sum(1) / len(seeds))
-    return means[0] - means[1]
+            return values.mean(1)
+        key = (place, values.shape[1])
+        if key not in seeds:
+            seeds[key] = resample(key[1], len(weights), generator=generator)
+        return (values * seeds[key]).sum(1) / key[1]
+
+    return torch.stack([mean(0, one, metric) - mean(1, other, metric) for one, other, metric in pairs])
