@@ -6,7 +6,8 @@
 Three tables, each measured in one process, turn by turn, the best of several. *Whole*: images to unit vectors
 (deterministic), to unit vectors with uncertainty (closed form), ratio at most 1.05. *Stream*: the same for many
 batches, where uncertainty is asked for once, of all images together. *Head*: features to unit vectors with
-uncertainty in closed form and by weight draws, which have to be at least 50 times as dear.
+uncertainty in closed form and by weight draws, which have to be at least 50 times as dear. On a GPU the closed form
+is recorded when a shape comes the second time: the best of several is a replay, as in a stream of equal batches.
 """
 
 from __future__ import annotations

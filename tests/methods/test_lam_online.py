@@ -21,8 +21,10 @@ from doubtless.errors import InputError
 from doubtless.laplace import contrastive_ggn
 from doubtless.losses import contrastive_loss
 from doubtless.methods import DataSpec
+from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.lam_online import LamOnline
 from doubtless.training import Run, train_run
+from tests.reference.launches import Launches
 
 
 def a_method(loss: dict[str, Any] | None = None, **laplace: Any) -> LamOnline:
@@ -104,6 +106,19 @@ def test_a_step_reads_nothing_back_to_the_host() -> None:
         losses.total.backward()
         assert method.head.weight.grad is not None
         assert losses.parts["curvature"].shape == ()
+
+
+def test_a_step_launches_hardly_more_than_a_deterministic_one() -> None:
+    """A small network on a GPU waits for the launch of every operation."""
+    counts, online = [], a_method()
+    shared = {name: getattr(online.config, name) for name in ("data", "model", "loss")}
+    plain = Deterministic(make_config({"method": "deterministic", **shared}), online.spec)
+    for method in (plain.train(), online):
+        method.loss(a_batch()).total.backward()  # gradients are there
+        with Launches() as launches:
+            method.loss(a_batch()).total.backward()
+        counts.append(len(launches.names))
+    assert counts[1] <= counts[0] + 3
 
 
 def test_evaluation_mode_does_not_touch_the_curvature() -> None:

@@ -128,3 +128,33 @@ def test_under_autocast_curvature_stays_in_float32_and_gradients_arrive() -> Non
     assert float(step.loss) == pytest.approx(float(plain.loss), rel=0.05)
     expected, found = (torch.autograd.grad(one.loss, weight)[0] for one in (plain, step))
     torch.testing.assert_close(found, expected, rtol=0.2, atol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("margin", [0.0, 1e-9, 1e-4, 1e-3, 0.5])
+def test_equal_points_are_inside_every_margin_that_can_be_told_from_none(margin, dtype) -> None:
+    """Rounding puts cosines of equal points on both sides of 1: the loss must not see it."""
+    features = torch.randn(40, 64, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    features, weight = features[:1].expand(40, -1), torch.eye(64, dtype=dtype)
+    step = contrastive_step(features, weight, None, torch.arange(40), margin=margin)
+    rounds_to_none = 1 - torch.tensor(margin**2 / 2, dtype=dtype) == 1
+    assert bool(step.valid) != rounds_to_none
+    expected = 0.0 if rounds_to_none else margin**2 / 2
+    assert float(step.loss) == pytest.approx(expected, rel=1e-3, abs=4 * torch.finfo(dtype).eps)
+
+
+def test_outputs_too_short_to_have_a_direction_count_as_zero() -> None:
+    features, weight, _ = a_problem(dtype=torch.float32)
+    features[1] *= 1e-41  # its length is a number, one over it is not
+    labels = torch.tensor(LABELS["balanced"])
+    step = contrastive_step(features, weight, None, labels, margin=1.3)
+    features[1] = 0
+    expected = contrastive_step(features, weight, None, labels, margin=1.3)
+    torch.testing.assert_close((step.loss, step.of_weight), (expected.loss, expected.of_weight))
+
+
+def test_a_broken_output_is_not_hidden() -> None:
+    features, weight, bias = a_problem()
+    features[1, 1] = torch.nan
+    step = contrastive_step(features, weight, bias, torch.tensor(LABELS["balanced"]), margin=1.3)
+    assert bool(step.loss.isnan())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
 
 from tests.report.example import write_benchmark, write_run
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+sync_playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright").sync_playwright
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.browser,

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from doubtless.embedding.base import Embedding, check_matrix
 from doubtless.embedding.gaussian import check_gaussian, draw_gaussian
+from doubtless.sphere.projected_gaussian import UnitMoments, unit_moments
 
 CHECKED_LATER = frozenset({"cuda"})
 """Devices on which values are looked at with the first answer: to look is to wait for the network to be through."""
-LEAST_LENGTH = 1e-300  # divides a mean of zero, whose direction is zero
 
 
 class ProjectedGaussianEmbedding(Embedding):
@@ -67,53 +67,34 @@ class ProjectedGaussianEmbedding(Embedding):
     @property
     def uncertainty(self) -> Tensor:
         """1/κ, (n,): 0 without variance, inf where all directions are alike (location 0)."""
-        return self._once("uncertainty", lambda: self._moments.inverse_concentration.to(self.dtype))
+        return self._moments.uncertainty
 
     @property
     def total_deviation(self) -> Tensor:
         """Sum of the standard deviations of z, (n,): what the published code of LAM scores with."""
-        self._refuse_if_invalid(self._extremes())
+        self._refuse_if_invalid()
         return self.variance.sqrt().sum(-1)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
         """n exact draws (n, items, D), independent between items; with `raw` of z, else of u."""
-        self._refuse_if_invalid(self._extremes())
+        self._refuse_if_invalid()
         return draw_gaussian(self.location, self.variance, n, generator=generator, raw=raw)
 
     @property
-    def _moments(self) -> _Moments:
-        return self._once("moments", self._compute_moments)
+    def _moments(self) -> UnitMoments:
+        """What one quadrature gives; it refuses what the constructor has not looked at."""
+        return self._once("moments", lambda: unit_moments(self.location, self.variance))
 
-    def _compute_moments(self) -> _Moments:
-        from doubtless.sphere import mean_direction
-
-        extremes = self._extremes()  # queued before the work, read after it
-        found = mean_direction(self.location, self.variance)
-        direction = found.mean / found.resultant.unsqueeze(1).clamp_min(LEAST_LENGTH)
-        self._refuse_if_invalid(extremes)
-        return _Moments(direction.to(self.dtype), found.resultant, found.inverse_concentration)
-
-    def _extremes(self) -> Tensor | None:
-        """Largest |location|, smallest and largest variance, (3,), where the constructor has not looked at them."""
+    def _refuse_if_invalid(self) -> None:
+        """Looks at the values where the constructor has not."""
         if not len(self) or not _is_checked_later(self.location):
-            return None
-        lowest, highest = self._parameters["variance"].aminmax()
-        return torch.stack((self.location.abs().amax(), lowest, highest))
-
-    def _refuse_if_invalid(self, extremes: Tensor | None) -> None:
-        largest, lowest, highest = (0.0, 0.0, 0.0) if extremes is None else extremes.tolist()
+            return
+        variance = self._parameters["variance"]
+        largest, lowest, highest = torch.stack((self.location.abs().amax(), *variance.aminmax())).tolist()
         # A NaN is neither at least 0 nor below infinity.
         if not (largest < math.inf and lowest >= 0 and highest < math.inf):
             super().__init__(self._parameters)  # says what is not finite
-            check_gaussian(self.location, self._parameters["variance"])  # or which is negative
-
-
-class _Moments(NamedTuple):
-    """What one quadrature gives; the numbers stay in float64, where R = 1 and nearly 1 still differ."""
-
-    direction: Tensor  # (n, D)
-    resultant: Tensor  # (n,)
-    inverse_concentration: Tensor  # (n,)
+            check_gaussian(self.location, variance)  # or which is negative
 
 
 def _is_checked_later(value: Tensor) -> bool:

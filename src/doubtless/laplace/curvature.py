@@ -89,9 +89,9 @@ def pair_weight_matrix(
         raise InputError(f"negative_weight must lie between 0 and 1, got {negative_weight}.")
     dtype, batch = _precision(embeddings), len(embeddings)
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        positive, inside = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
+        positive, inside, _ = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
         if not per_point:
-            return _pair_weights(positive, inside, *_pair_counts(positive), negative_weight, dtype)
+            return _pair_weights(positive, inside, batch * (batch - 1), negative_weight, dtype)
         positives = positive.sum(1, keepdim=True)  # (B, 1)
         attract = _reciprocal(positives * batch, dtype)
         repel = _reciprocal((batch - 1 - positives) * batch, dtype) * (positives > 0)
@@ -155,7 +155,7 @@ def contrastive_ggn_sums(
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         points = _embed(features, weight, bias)
-        positive, inside = _pair_types(points.unit, labels, margin)
+        positive, inside, _ = _pair_types(points.unit, labels, margin)
         counts = _pair_counts(positive)
         cross = approximation != "fixed"
         dtype = points.unit.dtype
@@ -197,21 +197,23 @@ def _precision(tensor: Tensor) -> torch.dtype:
 def _unit(outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Directions and inverse lengths, both 0 for an output of length 0."""
     norm = torch.linalg.vector_norm(outputs, dim=1, keepdim=True)  # (B, 1)
-    inverse_norm = torch.where(norm > 0, 1 / norm, 0.0)
+    inverse_norm = norm.reciprocal().nan_to_num_(nan=torch.nan, posinf=0.0)
     return outputs * inverse_norm, inverse_norm
 
 
-def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, Tensor]:
-    """Which pairs are positive, and which negative and nearer than the margin: two (B, B) masks."""
+def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Which pairs are positive, which negative and nearer than the margin, and all cosines: three times (B, B)."""
     if margin < 0:
         raise InputError(f"margin must not be negative, got {margin}.")
     if tuple(labels.shape) != (len(unit),):
         raise InputError(f"labels must have shape ({len(unit)},), one an image, got {tuple(labels.shape)}.")
-    same = labels.unsqueeze(0) == labels.unsqueeze(1)  # (B, B)
-    # d < m as c > 1 − m²/2; the clamp keeps rounding from putting equal points inside a margin of 0.
-    inside = (unit @ unit.T).clamp_(max=1) > 1 - margin**2 / 2
-    inside &= ~same
-    return same.fill_diagonal_(False), inside
+    positive = labels.unsqueeze(0) == labels.unsqueeze(1)  # (B, B)
+    cosine = unit @ unit.T
+    # d < m as c > 1 − m²/2. Where that rounds to 1 nothing is: rounding must not put equal points inside.
+    drop = margin**2 / 2
+    inside = cosine > (1 - drop if drop > torch.finfo(unit.dtype).eps / 4 else torch.inf)
+    inside.gt_(positive)  # and not of one label
+    return positive.fill_diagonal_(False), inside, cosine
 
 
 def _pair_counts(positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,17 +223,16 @@ def _pair_counts(positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pair_weights(
-    positive: Tensor,
-    inside: Tensor,
-    positives: Tensor,
-    negatives: Tensor,
-    negative_weight: float,
-    dtype: torch.dtype,
+    positive: Tensor, inside: Tensor, pairs: int | Tensor, negative_weight: float, dtype: torch.dtype
 ) -> Tensor:
-    """y (B, B) from the masks of positive pairs and of negative ones inside the margin, and |P| and |N|."""
-    attract = 2 * (1 - negative_weight) / positives.clamp_min(1).to(dtype)
-    repel = 2 * negative_weight / negatives.clamp_min(1).to(dtype)
-    return (positive * attract).sub_(inside * repel)
+    """y (B, B) from the masks of positive pairs and of negative ones inside the margin; `pairs` counts all that
+    there are, each in both orders, so that twice |P| and |N| follow. Few launches: a small network waits for them.
+    """
+    positives = positive.sum(dtype=torch.float64)  # exact, also for more pairs than a float32 can count
+    negatives = pairs - positives
+    weights = torch.empty(positive.shape, dtype=dtype, device=positive.device)
+    torch.div(positive, positives.clamp_min(2), out=weights).mul_(4 * (1 - negative_weight))
+    return weights.addcdiv_(inside, negatives.clamp_min_(2), value=-4 * negative_weight)
 
 
 def _reciprocal(count: Tensor, dtype: torch.dtype) -> Tensor:
@@ -239,9 +240,26 @@ def _reciprocal(count: Tensor, dtype: torch.dtype) -> Tensor:
     return count.clamp_min(1).to(dtype).reciprocal()
 
 
-def _diagonal(points: _Points, pairs: Tensor, *, geometry: str, cross: bool) -> tuple[Tensor, Tensor | None]:
-    """The formulas of this module summed over all pairs; pairs (B, B) holds y in both orders."""
-    own = _own_terms(points, pairs, geometry)  # (B, D)
+class _Pull(NamedTuple):
+    """What the pairs of each point do to it together."""
+
+    towards: Tensor  # (B, D), Yu
+    each: Tensor  # (B, D), u ∘ Yu
+    total: Tensor  # (B, 1), its row sums, s_i = Σ_j y_ij c_ij
+
+
+def _pull(unit: Tensor, pairs: Tensor) -> _Pull:
+    towards = pairs @ unit
+    each = unit * towards
+    return _Pull(towards, each, each.sum(1, keepdim=True))
+
+
+def _diagonal(
+    points: _Points, pairs: Tensor, *, geometry: str, cross: bool, pull: _Pull | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The formulas of this module summed over all pairs; pairs (B, B) holds y in both orders, and `pull` is what
+    follows from them, where it is known already."""
+    own = _own_terms(points, pairs, geometry, pull)  # (B, D)
     of_weight = own.T @ points.scaled.square()  # (D, F)
     of_bias = (own.T @ points.inverse_norm.square()) if points.has_bias else None  # (D, 1)
     if cross:
@@ -250,15 +268,14 @@ def _diagonal(points: _Points, pairs: Tensor, *, geometry: str, cross: bool) -> 
     return of_weight, None if of_bias is None else of_bias.squeeze(1)
 
 
-def _own_terms(points: _Points, pairs: Tensor, geometry: str) -> Tensor:
+def _own_terms(points: _Points, pairs: Tensor, geometry: str, pull: _Pull | None) -> Tensor:
     """Σ_j y_ij a_i r_i², (B, D): what point i gives by moving alone. Its r_i = 0 is taken care of by g_i = 0,
     and that of the other point of a pair by u_j = 0, except where only y_ij is summed."""
     unit = points.unit
     if geometry == "euclidean":
         return (1 - unit.square()).mul_(pairs @ (points.inverse_norm > 0).to(pairs.dtype))
-    pulled = unit * (pairs @ unit)  # (B, D), u ∘ Yu; its row sums are s_i = Σ_j y_ij c_ij
-    total = pulled.sum(1, keepdim=True)  # (B, 1)
-    return torch.addcmul(total, unit.square(), total, value=-3).add_(pulled, alpha=2)
+    _, each, total = _pull(unit, pairs) if pull is None else pull
+    return torch.addcmul(total, unit.square(), total, value=-3).add_(each, alpha=2)
 
 
 def _add_cross_terms(points: _Points, pairs: Tensor, of_weight: Tensor, of_bias: Tensor | None) -> None:

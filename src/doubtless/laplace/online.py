@@ -82,8 +82,11 @@ class OnlineCurvature(nn.Module):
 
         τ and λ may be 0-d tensors on the device. Without a generator the device's own draws.
         """
-
-        tau, prior = (torch.as_tensor(value, device=weight.device) for value in (scale, prior_precision))
+        # Numbers are filled in by the device: copying them over would wait for it.
+        tau, prior = (
+            value if isinstance(value, Tensor) else torch.full((), value, device=weight.device)
+            for value in (scale, prior_precision)
+        )
 
         def draw(mean: Tensor, curvature: Tensor) -> Tensor:
             return draw_around(mean, torch.addcmul(prior.to(curvature.dtype), curvature, tau), generator)

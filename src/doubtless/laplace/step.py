@@ -4,7 +4,8 @@ All three are made of the unit outputs u, the pair weights Y and Yu,
 
     L = ½ Σ_ij y_ij (1 − c_ij − ½m² [y_ij < 0]),    ∂L/∂z_i = (u_i (u_i·(Yu)_i) − (Yu)_i)/r_i,
 
-so the loss needs no graph of its own: its gradient is at hand when the curvature is. Pairs are found once.
+so the loss needs no graph of its own: its gradient is at hand when the curvature is. Pairs are found once. A small
+network waits for the launch of every operation, so they are few.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from doubtless.laplace.curvature import (
     Geometry,
     _check,
     _diagonal,
-    _pair_counts,
     _pair_types,
     _pair_weights,
     _points,
     _precision,
+    _pull,
 )
 
 
@@ -68,35 +69,36 @@ def contrastive_step(
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         dtype = _precision(outputs)
         points = _points(features.to(dtype), outputs.to(dtype), has_bias=bias is not None)
-        positive, inside = _pair_types(points.unit, labels, margin)
-        positives, negatives = _pair_counts(positive)
+        positive, inside, cosine = _pair_types(points.unit, labels, margin)
+        count: int | Tensor = len(labels) * (len(labels) - 1)
         if chosen is not None:
-            positive, inside = positive & chosen, inside & chosen
-            positives = positive.sum() // 2
-            negatives = chosen.sum() // 2 - positives
-        counts = (positive, inside, positives, negatives)
-        pairs = _pair_weights(*counts, negative_weight, dtype)
-        towards = pairs @ points.unit  # (B, D), Yu
-        along = (points.unit * towards).sum(1, keepdim=True)  # (B, 1)
-        gradient = torch.addcmul(towards, points.unit, along, value=-1).mul_(-points.inverse_norm)
-        repelled = negative_weight * inside.sum(dtype=dtype) / negatives.clamp_min(1)  # −Σ_{i<j} y, y < 0
-        loss = 0.5 * (pairs.sum() - along.sum() + margin**2 * repelled)
+            positive, inside, count = positive & chosen, inside & chosen, chosen.sum()
+        pairs = _pair_weights(positive, inside, count, negative_weight, dtype)
+        pull = _pull(points.unit, pairs)
+        gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)
+        reached = cosine.add_(inside, alpha=margin**2 / 2)  # c_ij + ½m² [y_ij < 0]
+        twice_loss = torch.addcmul(pairs, pairs, reached, value=-1).sum()
+        curved = pairs
         if curvature_negative_weight is not None and curvature_negative_weight != negative_weight:
-            pairs = _pair_weights(*counts, curvature_negative_weight, dtype)
+            curved = _pair_weights(positive, inside, count, curvature_negative_weight, dtype)
         if approximation == "positive":
-            pairs = pairs.clamp_min(0)
-        of_weight, of_bias = _diagonal(points, pairs, geometry=geometry, cross=approximation != "fixed")
-    return ContrastiveStep(_Given.apply(outputs, loss, gradient), of_weight, of_bias, pairs.any())
+            curved = curved.clamp_min(0)
+        known = pull if curved is pairs else None
+        of_weight, of_bias = _diagonal(
+            points, curved, geometry=geometry, cross=approximation != "fixed", pull=known
+        )
+    loss = _Given.apply(outputs, twice_loss, gradient)
+    return ContrastiveStep(loss, of_weight, of_bias, curved.any())
 
 
 class _Given(torch.autograd.Function):
-    """A value and its gradient, both known already."""
+    """Half a number, and its gradient, both known already."""
 
     @staticmethod
-    def forward(context: Any, outputs: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+    def forward(context: Any, outputs: Tensor, twice: Tensor, gradient: Tensor) -> Tensor:
         context.save_for_backward(gradient)
         context.dtype = outputs.dtype
-        return value.clone()
+        return 0.5 * twice
 
     @staticmethod
     def backward(context: Any, upstream: Tensor) -> tuple[Tensor, None, None]:

@@ -10,21 +10,24 @@ to go depends on the variances (a few tiny ones beside a large one need a long w
 where variances are alike, and more are added until the last one no longer counts. The length R of this mean says
 how concentrated the directions are.
 
-On a GPU the work is a few dozen small kernels, so they are few, and everything that follows from the integral is
-queued before the one question (did the last node count?) that makes the processor wait for the device.
+On a GPU the work is a few dozen small kernels, and everything that follows from the integral is queued before the
+one question (did the last node count?) that makes the processor wait for the device. What embeddings ask for is
+recorded when a shape comes again, and replayed with one launch.
 """
 
 from __future__ import annotations
 
 import math
-from functools import cache, lru_cache
+from collections.abc import Sequence
+from functools import cache, lru_cache, partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
-from doubtless.sphere.bessel import inverse_concentration
+from doubtless.sphere.bessel import _inverse_table, inverse_concentration
+from doubtless.sphere.replay import CudaRecorder, Replays
 
 Method = Literal["auto", "quadrature", "series"]
 
@@ -35,12 +38,17 @@ MARGIN = 46.0
 LAST_NODE = 320  # x = 40: the integrand is followed over 17 orders of magnitude in t
 CHUNK = {"cpu": 2**18, "cuda": 2**24}
 """Numbers, (n, nodes, D), worked on at a time: as many as a cache holds, or as keep a GPU busy."""
+REPLAYED = {"cuda": 2**24}
+"""Numbers up to which launching takes longer than the work itself, by kind of device; 0 where not given."""
 FACTORS = 8  # so many (1+2t²v) are multiplied before a logarithm is taken; (2 sinh²40)⁸ < 1e308
 NOTHING = 1e-16  # of the whole: what a last node may add
 SMALL = 1e-7
 """Below this 1 − R is taken from its first-order formula, wrong by about SMALL, instead of by subtraction."""
 LEAST = 1e-100
 """Stands for a q of 0: less than the square of any float32, and sinh²(40)/LEAST is still a number."""
+LEAST_LENGTH = 1e-300  # divides a mean of zero, whose direction is zero
+
+_replays = Replays(CudaRecorder())
 
 
 def projected_gaussian_mean(location: Tensor, variance: Tensor, *, method: Method = "auto") -> Tensor:
@@ -70,20 +78,35 @@ class MeanDirection(NamedTuple):
 
 @torch.no_grad()
 def mean_direction(location: Tensor, variance: Tensor, *, method: Method = "auto") -> MeanDirection:
-    """E[z/‖z‖] with its length R and 1 − R, which in float32 would be lost for certain embeddings, and 1/κ."""
+    """E[z/‖z‖] with its length R and 1 − R, which in float32 would be lost for certain embeddings, and 1/κ.
+
+    Refuses NaN, infinite entries and negative variances, except with `series`, which reads nothing back.
+    """
     if method not in ("auto", "quadrature", "series"):
         raise InputError(f"There is no method {method!r}; accepted: auto, quadrature, series.")
-    n, dim = location.shape
-    if tuple(variance.shape) not in {(n, 1), (n, dim)}:
-        raise InputError(f"variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}.")
-    nodes = 0 if method == "series" else _first_nodes(dim)
-    numbers = CHUNK.get(location.device.type, CHUNK["cpu"])
-    rows = max(1, numbers // (max(1, nodes) * dim))
-    chunks = zip(location.split(rows), variance.expand(n, dim).split(rows), strict=True)
-    parts = [_mean_direction(m, v, nodes) for m, v in chunks]
-    if len(parts) == 1:
-        return parts[0]
-    return MeanDirection(*(torch.cat(column) for column in zip(*parts, strict=True)))
+    nodes = 0 if method == "series" else _first_nodes(location.shape[1])
+    parts = [_mean_direction(m, v, nodes) for m, v in _chunks(location, variance, nodes)]
+    return parts[0] if len(parts) == 1 else MeanDirection(*map(torch.cat, zip(*parts, strict=True)))
+
+
+class UnitMoments(NamedTuple):
+    """What an embedding answers with."""
+
+    direction: Tensor  # (n, D), E[z/‖z‖]/R, of the dtype that came in; zero where the mean is
+    uncertainty: Tensor  # (n,), 1/κ, of the dtype that came in
+    resultant: Tensor  # (n,), R, float64
+    inverse_concentration: Tensor  # (n,), 1/κ, float64
+
+
+@torch.no_grad()
+def unit_moments(location: Tensor, variance: Tensor) -> UnitMoments:
+    """The direction of E[z/‖z‖], R and 1/κ of Gaussians with location (n, D) and variance (n, 1) or (n, D).
+
+    Refuses NaN, infinite entries and negative variances. On a GPU a shape is recorded the second time it comes.
+    """
+    nodes = _first_nodes(location.shape[1])
+    parts = [_unit_moments(m, v, nodes) for m, v in _chunks(location, variance, nodes)]
+    return parts[0] if len(parts) == 1 else UnitMoments(*map(torch.cat, zip(*parts, strict=True)))
 
 
 def debiased_resultant(length: Tensor, n: int) -> Tensor:
@@ -93,26 +116,107 @@ def debiased_resultant(length: Tensor, n: int) -> Tensor:
     return ((n * length.square() - 1) / (n - 1)).clamp_min(0).sqrt()
 
 
+def _chunks(location: Tensor, variance: Tensor, nodes: int) -> list[tuple[Tensor, Tensor]]:
+    """Rows of both, (rows, D) each, as many at a time as are worked on."""
+    n, dim = location.shape
+    if tuple(variance.shape) not in {(n, 1), (n, dim)}:
+        raise InputError(f"variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}.")
+    numbers = CHUNK.get(location.device.type, CHUNK["cpu"])
+    rows = max(1, numbers // (max(1, nodes) * dim))
+    return list(zip(location.split(rows), variance.expand(n, dim).split(rows), strict=True))
+
+
 def _mean_direction(location: Tensor, variance: Tensor, nodes: int) -> MeanDirection:
     """One chunk of rows, with so many nodes to begin with; 0 stands for the series."""
-    m, v = location.double(), variance.double()
-    if torch.float64 in (location.dtype, variance.dtype):
-        m, v = _scaled(m, v)
-    if m.shape[1] == 1:
-        return _on_a_line(m, v)
-    gaussian = _Gaussian.of(m, v)
-    if not nodes:
+    if location.shape[1] == 1:
+        if nodes and len(location):
+            _refuse_invalid(_extremes(location, variance).tolist())
+        return _on_a_line(*_doubled(location, variance))
+    gaussian = _Gaussian.of(*_doubled(location, variance))
+    if not nodes or not len(location):
         return _described(gaussian, _series(gaussian))
+    found, seen = _first_pass(gaussian, _extremes(location, variance), nodes)
+    enough, *extremes = seen.tolist()
+    _refuse_invalid(extremes)
+    return found if enough else _described(gaussian, _go_on(gaussian, found.mean, nodes))
+
+
+def _unit_moments(location: Tensor, variance: Tensor, nodes: int) -> UnitMoments:
+    """One chunk of rows, replayed where that is possible."""
+    if _is_replayed(location, variance, nodes):
+        dim, device = location.shape[1], location.device
+        constants = _rule(0, nodes, dim, device), _inverse_table(dim, device)
+        work = partial(_first_unit_moments, nodes=nodes)
+        answer = _replays(work, (location, variance), name=nodes, keep=constants)
+        if answer is not None:
+            found, (enough, *extremes) = answer
+            _refuse_invalid(extremes)
+            if enough:
+                return UnitMoments(*found)
+    return _answers(_mean_direction(location, variance, nodes), location.dtype)
+
+
+def _is_replayed(location: Tensor, variance: Tensor, nodes: int) -> bool:
+    """Whether launching is what takes the time, and recording is possible."""
+    at_most = REPLAYED.get(location.device.type, 0)
+    return (
+        0 < location.numel() * nodes <= at_most
+        and location.shape[1] > 1
+        and location.dtype == variance.dtype
+        and not (location.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _first_unit_moments(location: Tensor, variance: Tensor, *, nodes: int) -> tuple[Tensor, ...]:
+    """`UnitMoments` with the first nodes, and what the processor has to know of them."""
+    gaussian = _Gaussian.of(*_doubled(location, variance))
+    found, seen = _first_pass(gaussian, _extremes(location, variance), nodes)
+    return *_answers(found, location.dtype), seen
+
+
+def _answers(found: MeanDirection, dtype: torch.dtype) -> UnitMoments:
+    direction = found.mean / found.resultant.unsqueeze(1).clamp_min(LEAST_LENGTH)
+    uncertainty = found.inverse_concentration
+    return UnitMoments(direction.to(dtype), uncertainty.to(dtype), found.resultant, uncertainty)
+
+
+def _first_pass(gaussian: _Gaussian, extremes: Tensor, nodes: int) -> tuple[MeanDirection, Tensor]:
+    """The answer if the first nodes are enough; and in one tensor, (5,), whether they are, and the extremes."""
     mean, last = _nodes(gaussian, 0, nodes)
     found = _described(gaussian, mean)
+    enough = (last <= NOTHING * found.resultant).all()
+    return found, torch.cat((enough.unsqueeze(0), extremes))
+
+
+def _go_on(gaussian: _Gaussian, mean: Tensor, nodes: int) -> Tensor:
+    """E[z/‖z‖] from what the first nodes give and so many more as are needed."""
     for start in range(nodes, LAST_NODE, nodes):
-        # Terms only fall once they have begun to: a last one that is nothing has nothing behind it.
-        if bool((last <= NOTHING * found.resultant).all()):
-            break
         added, last = _nodes(gaussian, start, min(nodes, LAST_NODE - start))
-        mean += added
-        found = _described(gaussian, mean)
-    return found
+        mean = mean + added
+        # Terms only fall once they have begun to: a last one that is nothing has nothing behind it.
+        if bool((last <= NOTHING * torch.linalg.vector_norm(mean, dim=1).clamp_max_(1)).all()):
+            break
+    return mean
+
+
+def _extremes(location: Tensor, variance: Tensor) -> Tensor:
+    """Smallest and largest location and variance, (4,), float64; NaN where there is one."""
+    return torch.stack((*location.aminmax(), *variance.aminmax())).double()
+
+
+def _refuse_invalid(extremes: Sequence[float]) -> None:
+    lowest, highest, least, most = extremes
+    for name, low, high in (("location", lowest, highest), ("variance", least, most)):
+        if not (low > -math.inf and high < math.inf):  # a NaN is neither
+            raise InputError(f"{name} has NaN or infinite entries; a mean direction needs finite ones.")
+    if least < 0:
+        raise InputError(f"variance must not be negative, got {least:.3g}.")
+
+
+def _doubled(location: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64, with squares that are numbers."""
+    m, v = location.double(), variance.double()
+    return _scaled(m, v) if torch.float64 in (location.dtype, variance.dtype) else (m, v)
 
 
 def _scaled(m: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
