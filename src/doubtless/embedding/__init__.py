@@ -6,12 +6,14 @@ from doubtless.embedding.gaussian import GaussianEmbedding
 from doubtless.embedding.point import PointEmbedding
 from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
 from doubtless.embedding.storage import StoredEmbedding, read_embedding, save_embedding
+from doubtless.embedding.vmf import VonMisesFisherEmbedding
 
 __all__ = [
     "Embedding",
     "PointEmbedding",
     "GaussianEmbedding",
     "ProjectedGaussianEmbedding",
+    "VonMisesFisherEmbedding",
     "EmpiricalEmbedding",
     "FAMILIES",
     "StoredEmbedding",

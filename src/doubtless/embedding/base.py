@@ -76,6 +76,14 @@ class Embedding:
         return FAMILIES["projected-gaussian"]({"location": location, "variance": variance})
 
     @staticmethod
+    def vmf(direction: Tensor, concentration: Tensor) -> Embedding:
+        """Von Mises-Fisher distributions around directions (n, D) of any length, concentration (n,) from 0 on.
+
+        The length of a direction says nothing of the distribution; it is kept as the length of `location`.
+        """
+        return FAMILIES["vmf"]({"location": direction, "concentration": concentration})
+
+    @staticmethod
     def empirical(samples: Tensor) -> Embedding:
         """Samples (s, n, D), s ≥ 2: MC dropout, ensembles, joint weight samples. Normalised on the way in."""
         return FAMILIES["empirical"]({"samples": samples})

@@ -46,9 +46,7 @@ class VonMisesFisher(Distribution):
     support = unit_vector
     has_rsample = True
 
-    def __init__(
-        self, direction: Tensor, concentration: Tensor, *, validate_args: bool | None = None
-    ) -> None:
+    def __init__(self, direction: Tensor, concentration: Tensor, *, validate_args: bool = True) -> None:
         dim = _sphere_dim(direction)
         batch_shape = _broadcast(direction.shape[:-1], concentration.shape, "concentration")
         self.direction = direction.expand(*batch_shape, dim)  # (..., dim)
@@ -153,7 +151,7 @@ class NonIsotropicVonMisesFisher(Distribution):
     support = unit_vector
     has_rsample = True
 
-    def __init__(self, direction: Tensor, scale: Tensor, *, validate_args: bool | None = None) -> None:
+    def __init__(self, direction: Tensor, scale: Tensor, *, validate_args: bool = True) -> None:
         dim = _sphere_dim(direction)
         if scale.dim() < 1 or scale.shape[-1] != dim:
             raise InputError(

@@ -44,7 +44,7 @@ class HypersphericalUniform(Distribution):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        validate_args: bool | None = None,
+        validate_args: bool = True,
     ) -> None:
         self.dim = dim
         self._log_density = log_normalizer(dim, torch.zeros((), dtype=dtype, device=device))
