@@ -81,11 +81,18 @@ class TrainingConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
     precision: Literal["32", "bf16"] = "32"
-    monitor: Literal["map@r", "recall@1"] = "map@r"
-    """What chooses the best epoch on validation data."""
+    monitor: Literal["map@r", "recall@1", "error_auroc"] = "map@r"
+    """What chooses the best epoch on validation data; error_auroc where only an uncertainty is learned."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = Field(default=1, ge=1)
     nodes: int = Field(default=1, ge=1)
+
+
+class EvaluationConfig(Section):
+    score: Literal["direction", "expected-distance", "expected-likelihood", "mutual-likelihood"] = "direction"
+    """By what the gallery is searched; see `doubtless.evaluation.scores`."""
+    ks: list[int] | None = None
+    """The k of recall@k and map@k; None: 1, 5 and 10 as far as the gallery reaches."""
 
 
 class Config(Section):
@@ -99,6 +106,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     loss: LossConfig = LossConfig()
     training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
 
     def section(self, name: str, kind: type[SectionType]) -> SectionType:
         """A method's own section, by its type."""
@@ -175,6 +183,16 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
         except yaml.YAMLError as error:
             raise InputError(f"The value of {override!r} cannot be read: {error}.") from error
     return result
+
+
+def evaluation_options(options: EvaluationConfig, *, score: str | None = None) -> EvaluationConfig:
+    """The same with another score, where one is asked for."""
+    if score is None:
+        return options
+    try:
+        return EvaluationConfig.model_validate({**options.model_dump(), "score": score})
+    except ValidationError as error:
+        raise InputError(sentence_of(error, EvaluationConfig)) from None
 
 
 def sentence_of(error: ValidationError, model: type[BaseModel]) -> str:

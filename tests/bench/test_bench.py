@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from doubtless.bench import load_suite, plan_jobs
 from doubtless.bench.plan import plan_tuning, run_key
 from doubtless.bench.suite import merge
+from doubtless.bench.worker import make_run, measure_again
 from doubtless.cli import app
 from doubtless.config import make_config, with_overrides
 from doubtless.errors import InputError
@@ -152,6 +153,52 @@ def test_plan_covers_methods_seeds_and_grid(suite: Path, tmp_path: Path) -> None
     assert len({job.folder for job in jobs}) == 4
     tuning = plan_tuning(loaded, tmp_path)
     assert [job.config.training.lr for job in tuning] == [1e-3, 3e-3]
+
+
+def extended(suite: Path, rows: dict[str, Any]) -> Path:
+    content = yaml.safe_load(suite.read_text())
+    content["methods"] |= rows
+    suite.write_text(yaml.safe_dump(content, sort_keys=False))
+    return suite
+
+
+def test_second_stages_are_tuned_upon_what_was_chosen_for_the_first(suite: Path, tmp_path: Path) -> None:
+    row = {
+        "base": "contrastive",
+        "set": {"method": "lam-posthoc"},
+        "grid": {"laplace.tune.grid": [5, 10]},
+    }
+    loaded = load_suite(extended(suite, {"lam": row}))
+    chosen = loaded.model_copy(update={"tuned": {"contrastive": {"training.lr": 3e-3}}})
+    assert {job.method for job in plan_tuning(chosen, tmp_path)} == {"contrastive"}
+    base, *tuning = plan_tuning(chosen, tmp_path, with_base=True)
+    final = {(job.method, job.seed): job for job in plan_jobs(chosen, tmp_path)}
+    assert base.folder == final["contrastive", 0].folder  # made once, used again
+    assert base.config.training.lr == 3e-3
+    assert [job.base for job in tuning] == [base.folder] * 2
+    assert len({job.folder for job in tuning}) == 2
+
+
+def test_a_row_of_another_measures_its_run_in_another_way(suite: Path, tmp_path: Path) -> None:
+    row = {"of": "contrastive", "set": {"evaluation": {"score": "expected-distance", "ks": [2]}}}
+    loaded = load_suite(extended(suite, {"again": row}))
+    jobs = {job.method: job for job in plan_jobs(loaded, tmp_path / "work") if job.seed == 0}
+    first, again = jobs["contrastive"], jobs["again"]
+    assert again.base == first.folder != again.folder
+    assert again.measures
+    for job in (first, again):
+        (tmp_path / f"{job.method}.yaml").write_text(job.config.to_yaml())
+    make_run(tmp_path / "contrastive.yaml", first.folder)
+    measure_again(tmp_path / "again.yaml", again.folder, first.folder)
+    assert again.is_done
+    measured, anew = (json.loads((job.folder / "metrics.json").read_text()) for job in (first, again))
+    assert anew["measures"]["map@r"] == measured["measures"]["map@r"]  # points: both scores rank alike
+    assert "recall@2" in anew["measures"]
+    assert "recall@2" not in measured["measures"]
+    assert anew["protocol"]["score"] == "expected-distance"
+    assert not (again.folder / "model.safetensors").exists()
+    with pytest.raises(InputError, match="it can only set evaluation"):
+        plan_jobs(load_suite(extended(suite, {"again": {**row, "set": {"seed": 3}}})), tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(SUITES.glob("*.yaml")), ids=lambda path: path.stem)

@@ -60,6 +60,27 @@ def test_gem_in_an_encoder_learns_its_power() -> None:
     assert encoder.pooling.p.grad.abs() > 0
 
 
+def test_several_poolings_have_a_power_each() -> None:
+    maps = torch.rand(2, 5, 4, 4)
+    both = GeM(count=2)
+    with torch.no_grad():
+        both.p.copy_(torch.tensor([[1.0], [4.0]]))
+    torch.testing.assert_close(both(maps), torch.cat([GeM(p=1.0)(maps), GeM(p=4.0)(maps)], dim=1))
+
+
+def test_an_encoder_pools_apart_where_it_pools() -> None:
+    encoder = Encoder("resnet10t", channels=3, size=32, pooling="gem").eval()
+    image = torch.rand(2, 3, 32, 32)
+    once = encoder(image)
+    encoder.requires_grad_(False).pool_apart(2)
+    assert (encoder.poolings, encoder.feature_dim) == (2, 1024)
+    torch.testing.assert_close(encoder(image), torch.cat([once, once], dim=1))
+    assert not encoder.pooling.p.requires_grad  # frozen before, frozen now
+    small = Encoder("conv-fashion", channels=1, size=28)
+    small.pool_apart(2)
+    assert (small.poolings, small.feature_dim) == (1, 9216)
+
+
 def test_local_weights(tmp_path) -> None:
     model = timm.create_model("resnet10t")
     state = {

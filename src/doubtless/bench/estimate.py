@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import torch
 
 from doubtless.bench.plan import Job
+from doubtless.config import Config
 from doubtless.data import BalancedBatches, Batch
-from doubtless.methods import method_class
-from doubtless.training.parts import open_run_data
+from doubtless.methods import Method, method_class
+from doubtless.training.parts import RunData, open_run_data
 
 EVALUATION_SECONDS = 20.0  # start of a process, embedding, metrics and intervals of a thousand queries
 STEPS = 3
@@ -26,15 +27,21 @@ def estimate_seconds(jobs: Sequence[Job]) -> dict[str, float]:
             seconds[job.method] = json.loads(timing.read_text())["train_seconds"] + EVALUATION_SECONDS
     for job in jobs:
         if job.method not in seconds:
-            seconds[job.method] = _probe(job) + EVALUATION_SECONDS
+            seconds[job.method] = _probe(job.config) + EVALUATION_SECONDS
     return seconds
 
 
-def _probe(job: Job) -> float:
-    """Steps of the real method on batches of the real shape, times their number."""
-    config = job.config
+def _probe(config: Config) -> float:
+    """Steps of the real method on batches of the real shape, times their number; and those of its stages."""
     data = open_run_data(config)
     method = method_class(config.method)(config, data.spec)
+    stages = list(method.stages().values())
+    own = _probe_training(method, data)
+    return own + (len(stages) * _probe(stages[0]) if stages else 0.0)  # members are alike
+
+
+def _probe_training(method: Method, data: RunData) -> float:
+    config = method.config
     if not method.trains or config.training.epochs == 0:
         return 0.0
     use_gpu = config.training.accelerator != "cpu" and torch.cuda.is_available()

@@ -33,10 +33,12 @@ class Job:
     """Grid values, for the runs of `--tune`."""
     base: Path | None = None
     """The run that must be finished before this one can start."""
+    measures: bool = False
+    """Nothing is trained: the base is measured once more, in another way."""
 
     @property
     def name(self) -> str:
-        values = ", ".join(f"{key.rsplit('.', 1)[-1]} {value:g}" for key, value in self.tuning.items())
+        values = ", ".join(f"{key.rsplit('.', 1)[-1]} {_shown(value)}" for key, value in self.tuning.items())
         return f"{self.method} · {values}" if values else f"{self.method} · seed {self.seed}"
 
     @property
@@ -50,15 +52,25 @@ def plan_jobs(suite: Suite, work: Path, *, root: str | None = None) -> list[Job]
     return [_job(suite, method, seed, work, root) for seed, method in product(suite.seeds, suite.methods)]
 
 
-def plan_tuning(suite: Suite, work: Path, *, root: str | None = None) -> list[Job]:
-    """Every point of every method's grid, with the suite's first seed."""
-    bare = suite.model_copy(update={"tuned": {}})
-    return [
-        _job(bare, method, suite.seeds[0], work, root, dict(zip(grid, point, strict=True)))
-        for method in suite.methods
-        if (grid := suite.grid_of(method))
+def plan_tuning(suite: Suite, work: Path, *, root: str | None = None, with_base: bool = False) -> list[Job]:
+    """Every point of every method's grid, with the suite's first seed.
+
+    Rows that start from another row's run come `with_base`, a second time round: their bases, which are runs of
+    the suite as any others, are then made with the values chosen for them and stand first in the plan.
+    """
+    seed = suite.seeds[0]
+    chosen = [name for name, row in suite.methods.items() if (row.base is not None) == with_base]
+    grids = {name: grid for name in chosen if (grid := suite.grid_of(name))}
+    bases = {base: None for name in grids if (base := suite.methods[name].base) is not None}
+    bare = suite.model_copy(
+        update={"tuned": {name: suite.tuned[name] for name in bases if name in suite.tuned}}
+    )
+    tuning = [
+        _job(bare, name, seed, work, root, dict(zip(grid, point, strict=True)))
+        for name, grid in grids.items()
         for point in product(*grid.values())
     ]
+    return [_job(suite, base, seed, work, root) for base in bases] + tuning
 
 
 def _job(
@@ -70,13 +82,15 @@ def _job(
     tuning: Mapping[str, Any] | None = None,
 ) -> Job:
     extra = {**(tuning or {}), **({"data.root": root} if root else {})}
-    first = suite.methods[method].base
+    row = suite.methods[method]
+    first = row.base or row.of
     base = None if first is None else _job(suite, first, seed, work, root).folder
-    if base is not None:
+    if row.base is not None:
         extra["base"] = str(base)
     config = suite.config(method, seed, extra=extra)
-    folder = work / suite.name / f"{method}-{run_key(config)}"
-    return Job(method, seed, config, folder, dict(tuning or {}), base)
+    place = work / "tuning" if tuning else work
+    folder = place / suite.name / f"{method}-{run_key(config)}"
+    return Job(method, seed, config, folder, dict(tuning or {}), base, measures=row.of is not None)
 
 
 def run_key(config: Config) -> str:
@@ -95,6 +109,10 @@ def run_key(config: Config) -> str:
         "weights": _file_hash(str(locate(config.model.weights, data.root))) if config.model.weights else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 
 @cache

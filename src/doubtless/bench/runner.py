@@ -89,8 +89,12 @@ def _start(status: Status, parallel: int) -> None:
     log = config.with_suffix(".log").open("wb")
     threads = str(max(1, (os.cpu_count() or 1) // parallel))
     arguments = [sys.executable, "-m", "doubtless.bench.worker", str(config), str(job.folder)]
+    if job.tuning:
+        arguments.append("--train-only")
+    if job.measures:
+        arguments += ["--measure", str(job.base)]
     status.process = subprocess.Popen(
-        arguments + (["--train-only"] if job.tuning else []),
+        arguments,
         stdout=log,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,

@@ -32,9 +32,12 @@ class Row(Section):
 
     set: dict[str, Any] = {}
     grid: dict[str, list[Any]] | None = None
-    """Dotted keys → values to choose from on validation data; None: the suite's own grid."""
+    """Dotted keys → values to choose from on validation data; None: the suite's own grid, or nothing for a row
+    that starts from another's run."""
     base: str | None = None
     """The row whose finished run of the same seed a two-stage method starts from."""
+    of: str | None = None
+    """The row whose finished run is measured here once more, with this row's `evaluation`; nothing is trained."""
     tuned_as: str | None = None
     """The row whose tuned values this one takes: variants of a method are tuned once."""
 
@@ -59,21 +62,34 @@ class Suite(Section):
     def config(self, method: str, seed: int, *, extra: Mapping[str, Any] | None = None) -> Config:
         """The configuration of one run: base, then the method's own, then what was tuned, then `extra`."""
         row = self.methods[method]
+        if row.of is not None:
+            return self._measured_again(row.of, row, seed, extra)
         data = merge(self.base, row.set)
         for key, value in {**self.tuned.get(row.tuned_as or method, {}), **(extra or {})}.items():
             data = merge(data, _nested(key, value))
         return make_config({**data, "seed": seed})
 
+    def _measured_again(self, first: str, row: Row, seed: int, extra: Mapping[str, Any] | None) -> Config:
+        """The first row's configuration, but for how it is measured."""
+        if set(row.set) - {"evaluation"}:
+            raise InputError(
+                f"A row `of: {first}` is the same run; it can only set evaluation, got {row.set}."
+            )
+        same = self.config(first, seed, extra=extra).to_dict()
+        return make_config(merge(same, row.set))
+
     def grid_of(self, method: str) -> dict[str, list[Any]]:
         row = self.methods[method]
-        if row.tuned_as is not None or row.base is not None:
+        if row.tuned_as is not None or row.of is not None:
             return {}
-        return self.grid if row.grid is None else row.grid
+        if row.grid is not None:
+            return row.grid
+        return {} if row.base is not None else self.grid
 
     @model_validator(mode="after")
     def _rows_that_are_named_exist(self) -> Suite:
         for name, row in self.methods.items():
-            for other in (row.base, row.tuned_as):
+            for other in (row.base, row.tuned_as, row.of):
                 if other is not None and (other not in self.methods or other == name):
                     raise ValueError(f"{name} names {other!r}, which is no other row of the suite")
         return self

@@ -1,11 +1,10 @@
 """One run of a benchmark in a process of its own: trained (or taken up again), measured, written down.
 
-python -m doubtless.bench.worker CONFIG.yaml FOLDER [--train-only]
+python -m doubtless.bench.worker CONFIG.yaml FOLDER [--train-only | --measure RUN]
 """
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -14,8 +13,8 @@ from safetensors.torch import load_file, save
 
 from doubtless.config import load_config
 from doubtless.errors import DoubtlessError
-from doubtless.evaluation import QueryRecord
-from doubtless.files import write_bytes, write_json
+from doubtless.evaluation import Evaluation, QueryRecord
+from doubtless.files import write_bytes, write_json, write_text
 from doubtless.training import Run, train_run
 from doubtless.training.run_evaluation import RunEvaluation
 
@@ -26,16 +25,28 @@ def make_run(config_path: Path, folder: Path, *, train_only: bool = False) -> No
     config = load_config(config_path)
     run = Run(folder)
     if not run.is_finished:
-        resumable = run.checkpoint.exists() and (folder / "config.yaml").exists()
-        if folder.exists() and not resumable:
-            shutil.rmtree(folder)  # stopped before its first epoch was over
-        train_run(config, folder, resume=resumable, quiet=True)
+        begun = (folder / "config.yaml").exists()
+        train_run(config, folder, resume=begun, quiet=True)
         write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
-    if train_only:
-        return
-    found = RunEvaluation(run).measure(report=False)
+    if not train_only:
+        _keep(RunEvaluation(run).measure(report=False), folder)
+
+
+def measure_again(config_path: Path, folder: Path, base: Path) -> None:
+    """Leaves in `folder` what is found when the finished run `base` is measured as this configuration says."""
+    began = time.perf_counter()
+    config = load_config(config_path)
+    write_text(folder / "config.yaml", config.to_yaml())
+    work = RunEvaluation(Run.open(base), options=config.evaluation)
+    found = work.measure(report=False, folder=folder)
+    write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
+    _keep(found, folder)
+
+
+def _keep(found: Evaluation, folder: Path) -> None:
+    """Queries are written last: the run is done."""
     assert found.queries is not None
-    write_bytes(folder / "queries.safetensors", save(as_tensors(found.queries)))  # last: the run is done
+    write_bytes(folder / "queries.safetensors", save(as_tensors(found.queries)))
 
 
 def as_tensors(record: QueryRecord) -> dict:
@@ -66,7 +77,11 @@ def read_queries(path: Path) -> QueryRecord:
 
 
 if __name__ == "__main__":
+    config_path, folder, *how = sys.argv[1:]
     try:
-        make_run(Path(sys.argv[1]), Path(sys.argv[2]), train_only="--train-only" in sys.argv[3:])
+        if how[:1] == ["--measure"]:
+            measure_again(Path(config_path), Path(folder), Path(how[1]))
+        else:
+            make_run(Path(config_path), Path(folder), train_only="--train-only" in how)
     except DoubtlessError as error:
         sys.exit(f"doubtless: {error}")

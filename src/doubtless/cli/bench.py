@@ -44,8 +44,9 @@ def bench(
 
     chosen = _narrowed(load_suite(suite), seeds, only)
     if tune and not dry_run:
-        _tune(suite, chosen, work, data, jobs)
-        chosen = _narrowed(load_suite(suite), seeds, only)
+        for with_base in (False, True):  # a second stage starts from what was chosen for the first
+            _tune(suite, chosen, work, data, jobs, with_base=with_base)
+            chosen = _narrowed(load_suite(suite), seeds, only)
     plan = plan_jobs(chosen, work, root=data)
     if dry_run:
         _print_plan(plan, jobs, json)
@@ -71,7 +72,7 @@ def _narrowed(suite: Suite, seeds: int | None, only: list[str] | None) -> Suite:
     return suite.model_copy(update={"seeds": suite.seeds[:seeds], "methods": methods})
 
 
-def _tune(name: str, suite: Suite, work: Path, data: str | None, jobs: int) -> None:
+def _tune(name: str, suite: Suite, work: Path, data: str | None, jobs: int, *, with_base: bool) -> None:
     import yaml
 
     from doubtless.bench import run_suite
@@ -79,11 +80,13 @@ def _tune(name: str, suite: Suite, work: Path, data: str | None, jobs: int) -> N
     from doubtless.bench.suite import find_suite, tuned_path
     from doubtless.bench.tuning import choose, save_choices
 
-    plan = plan_tuning(suite, work / "tuning", root=data)
+    plan = plan_tuning(suite, work, root=data, with_base=with_base)
+    if not plan:
+        return
     statuses = run_suite(plan, parallel=jobs)
     path = tuned_path(find_suite(name))
     before = yaml.safe_load(path.read_text()) if path.exists() else {}
-    save_choices(path, {**before, **choose(plan)})
+    save_choices(path, {**before, **choose([job for job in plan if job.tuning])})
     typer.echo(f"chosen values: {path}", err=True)
     _stop_if_failed([status for status in statuses if status.state == "failed"], len(plan))
 

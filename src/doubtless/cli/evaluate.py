@@ -22,6 +22,12 @@ def evaluate(
     gallery: Annotated[
         str | None, typer.Option(help="What is searched: train, a source, or a file. Default: leave-one-out.")
     ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help="What is ranked by: direction, expected-distance, expected-likelihood or mutual-likelihood."
+        ),
+    ] = None,
     embeddings: Annotated[
         Path | None,
         typer.Option(help="Measure this file instead of a run: .safetensors or .npz with labels."),
@@ -51,11 +57,11 @@ def evaluate(
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
-        found, folder = _measure_files(embeddings, gallery, ood or [], out, bootstrap)
+        found, folder = _measure_files(embeddings, gallery, ood or [], score, out, bootstrap)
         title = embeddings.stem
     else:
         assert run is not None
-        found, folder, title = _measure_run(run, data, ood, gallery, bootstrap)
+        found, folder, title = _measure_run(run, data, ood, gallery, score, bootstrap)
     if json:
         print_json(found.to_json())
     else:
@@ -64,27 +70,44 @@ def evaluate(
 
 
 def _measure_run(
-    run: Path, data: str | None, ood: list[str] | None, gallery: str | None, bootstrap: int
+    run: Path,
+    data: str | None,
+    ood: list[str] | None,
+    gallery: str | None,
+    score: str | None,
+    bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
+    from doubtless.config import evaluation_options
     from doubtless.progress import bar
     from doubtless.training import Run
     from doubtless.training.run_evaluation import RunEvaluation
 
-    work = RunEvaluation(Run.open(run), data=data, ood=ood, gallery=gallery, progress=bar)
+    opened = Run.open(run)
+    options = evaluation_options(opened.config.evaluation, score=score)
+    work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
     found = work.measure(bootstrap=bootstrap)
     return found, work.folder, f"{work.config.method} on {data or work.config.data.source}"
 
 
 def _measure_files(
-    embeddings: Path, gallery: str | None, ood: list[str], out: Path | None, bootstrap: int
+    embeddings: Path,
+    gallery: str | None,
+    ood: list[str],
+    score: str | None,
+    out: Path | None,
+    bootstrap: int,
 ) -> tuple[Evaluation, Path]:
+    from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.evaluation.outside import evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
     from doubtless.training.run_evaluation import recorded_command, versions
 
+    options = evaluation_options(EvaluationConfig(), score=score)
     with spinner("measuring"):
-        found, queries = evaluate_files(embeddings, gallery=gallery, ood=ood, bootstrap=bootstrap)
+        found, queries = evaluate_files(
+            embeddings, gallery=gallery, ood=ood, score=options.score, bootstrap=bootstrap
+        )
     folder = out or embeddings.with_name(f"{embeddings.stem}-evaluation")
     found.save(folder / "metrics.json")
     uncertainty = queries.embedding.uncertainty if queries.uncertainty is None else queries.uncertainty

@@ -10,7 +10,7 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation.baselines import DEPTH, free_uncertainties
-from doubtless.evaluation.neighbors import Neighbors, nearest
+from doubtless.evaluation.neighbors import Neighbors
 from doubtless.evaluation.ranking import check_scores
 from doubtless.evaluation.setting import Setting
 
@@ -29,7 +29,7 @@ def query_doubts(
     gallery_uncertainty: Tensor | None = None,
 ) -> Doubts:
     """Of every query: the free baselines, the learned uncertainty where there is one, and the pair's."""
-    doubts = free_uncertainties(found.score, setting.embedding.location)
+    doubts = free_uncertainties(setting.search.cosines(setting.embedding, found), setting.embedding.location)
     own = setting.embedding.uncertainty if uncertainty is None else uncertainty
     if own is None:
         return doubts
@@ -69,8 +69,8 @@ def stranger_doubts(
             )
         stranger = stranger.detach().to(setting.embedding.device)
         depth = min(DEPTH, len(setting.gallery))
-        found = nearest(stranger.direction, setting.gallery.direction, k=depth)
-        doubts = free_uncertainties(found.score, stranger.location)
+        found = setting.search.nearest(stranger, k=depth)
+        doubts = free_uncertainties(setting.search.cosines(stranger, found), stranger.location)
         own = given.get(name) if from_outside or name in given else stranger.uncertainty
         if own is not None:
             doubts[LEARNED] = _checked(own, stranger, f"the uncertainty of {name}")

@@ -11,7 +11,7 @@ and the few queries whose k-th place FAISS could not settle are searched densely
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +53,8 @@ def nearest(queries: Tensor, gallery: Tensor, *, k: int, exclude: Tensor | None 
         return _proposed(queries, gallery, k, exclude)
     score = queries.new_empty(len(queries), k)
     index = torch.empty_like(score, dtype=torch.long)
-    for rows, part in _dense(queries, gallery, torch.full_like(index[:, 0], k), exclude):
+    depth = torch.full_like(index[:, 0], k)
+    for rows, part in _dense(_inner_products(queries, gallery), len(gallery), depth, exclude):
         score[rows], index[rows] = part.score, part.index
     return Neighbors(score, index)
 
@@ -77,8 +78,37 @@ def ranked(
             k, without = int(depth[rows].max()), None if exclude is None else exclude[rows]
             yield rows, _proposed(queries[rows], gallery, k, without)
     without = None if exclude is None else exclude[deep]
-    for chunk, part in _dense(queries[deep], gallery, depth[deep], without):
+    scores = _inner_products(queries[deep], gallery)
+    for chunk, part in _dense(scores, len(gallery), depth[deep], without):
         yield deep[chunk], part
+
+
+Rows = Callable[[Tensor], Tensor]
+"""Positions of queries (c,) → their scores with the whole gallery (c, m)."""
+
+
+def nearest_by(
+    scores: Rows, shape: tuple[int, int], *, k: int, device: torch.device, exclude: Tensor | None = None
+) -> Neighbors:
+    """As `nearest`, for any score of n queries and m gallery items, `shape` = (n, m), on the scores' device."""
+    depth = torch.full((shape[0],), k, device=device)
+    parts = list(ranked_by(scores, shape, depth=depth, exclude=exclude))
+    if not parts:
+        return Neighbors(depth.new_empty(0, k, dtype=torch.float32), depth.new_empty(0, k))
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    score, index = (
+        torch.cat([getattr(part, name) for _, part in parts])[order] for name in ("score", "index")
+    )
+    return Neighbors(score, index)
+
+
+def ranked_by(
+    scores: Rows, shape: tuple[int, int], *, depth: Tensor, exclude: Tensor | None = None
+) -> Iterator[tuple[Tensor, Neighbors]]:
+    """As `ranked`, for any score of n queries and m gallery items, `shape` = (n, m), depth on their device."""
+    if shape[0]:
+        _check_k(int(depth.max()), shape[1] - (exclude is not None), without_itself=exclude is not None)
+    yield from _dense(scores, shape[1], depth, exclude)
 
 
 def check_depth(queries: Tensor, gallery: Tensor, *, k: int, exclude: Tensor | None = None) -> None:
@@ -88,11 +118,14 @@ def check_depth(queries: Tensor, gallery: Tensor, *, k: int, exclude: Tensor | N
             "neighbours need queries (n, D) and a gallery (m, D) of one dimension, got "
             f"{tuple(queries.shape)} and {tuple(gallery.shape)}."
         )
-    available = len(gallery) - (exclude is not None)
+    _check_k(k, len(gallery) - (exclude is not None), without_itself=exclude is not None)
+
+
+def _check_k(k: int, available: int, *, without_itself: bool) -> None:
     if k < 1:
         raise InputError(f"k must be at least 1, got {k}.")
     if k > available:
-        without = " without the query itself" if exclude is not None else ""
+        without = " without the query itself" if without_itself else ""
         raise InputError(
             f"k = {k} is larger than the gallery, which has {available} items{without}; "
             f"accepted: 1 to {available}."
@@ -120,7 +153,8 @@ def _proposed(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) 
     if count < len(gallery):
         rows = (score[:, -1] <= bound + _float32_error(queries, gallery)).nonzero().squeeze(1)
         without = None if exclude is None else exclude[rows]
-        for chosen, part in _dense(queries[rows], gallery, torch.full_like(rows, k), without):
+        scores = _inner_products(queries[rows], gallery)
+        for chosen, part in _dense(scores, len(gallery), torch.full_like(rows, k), without):
             score[rows[chosen]], index[rows[chosen]] = part.score, part.index
     return Neighbors(score, index)
 
@@ -148,21 +182,34 @@ def _float32_error(queries: Tensor, gallery: Tensor) -> float:
     return 8 * queries.shape[1] ** 0.5 * 2.0**-24 * largest
 
 
+def _inner_products(queries: Tensor, gallery: Tensor) -> Rows:
+    """Scores of some queries with all of the gallery, summed in float64."""
+    wide = gallery.double().T
+    return lambda rows: (queries[rows].double() @ wide).float()
+
+
 def _dense(
-    queries: Tensor, gallery: Tensor, depth: Tensor, exclude: Tensor | None
+    scores: Rows, count: int, depth: Tensor, exclude: Tensor | None
 ) -> Iterator[tuple[Tensor, Neighbors]]:
-    """All scores of a chunk of queries, cut to the chunk's largest depth."""
-    if not len(queries):
+    """All scores of a chunk of queries with `count` gallery items, cut to the chunk's largest depth."""
+    if not len(depth):
         return
-    columns = torch.arange(len(gallery), device=gallery.device)
-    gallery = gallery.double().T
-    size = max(1, DENSE_SCORES.get(gallery.device.type, 2**22) // gallery.shape[1])
+    columns = torch.arange(count, device=depth.device)
+    size = max(1, DENSE_SCORES.get(depth.device.type, 2**22) // count)
     order = depth.sort(stable=True).indices
     for rows in order.split(size):
-        score = (queries[rows].double() @ gallery).float()  # (c, m)
+        score = scores(rows).float()  # (c, m)
         if exclude is not None:
             score.scatter_(1, exclude[rows, None], -torch.inf)
-        yield rows, _unpack(_pack(score, columns).topk(int(depth[rows[-1]]), dim=1).values)
+        yield rows, _first(score, columns, int(depth[rows[-1]]))
+
+
+def _first(score: Tensor, columns: Tensor, k: int) -> Neighbors:
+    """The k best of each row of scores (c, m), ties by index."""
+    if k == 1:  # one look at each score instead of several at an integer twice as wide
+        best = score.argmax(1, keepdim=True)  # the first of equal ones
+        return Neighbors(score.gather(1, best), best)
+    return _unpack(_pack(score, columns).topk(k, dim=1).values)
 
 
 def _pack(score: Tensor, index: Tensor) -> Tensor:

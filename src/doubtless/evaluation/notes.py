@@ -31,7 +31,7 @@ def describe(setting: Setting, counts: Mapping[str, int]) -> dict[str, Any]:
         name.removeprefix("ood/"): size / counts["queries"] for name, size in counts.items() if "/" in name
     }
     kind = "leave-one-out" if setting.leave_one_out else "query-gallery"
-    return {"kind": kind, "ood_ratio": ratios}
+    return {"kind": kind, "score": setting.search.score, "ood_ratio": ratios}
 
 
 def write_notes(

@@ -11,6 +11,7 @@ from doubtless.embedding import StoredEmbedding, read_embedding
 from doubtless.errors import InputError
 from doubtless.evaluation.protocol import evaluate
 from doubtless.evaluation.result import Evaluation
+from doubtless.evaluation.scores import ScoreName
 
 
 def evaluate_files(
@@ -18,6 +19,7 @@ def evaluate_files(
     *,
     gallery: str | Path | None = None,
     ood: Sequence[str | Path] = (),
+    score: ScoreName = "direction",
     bootstrap: int = 1000,
 ) -> tuple[Evaluation, StoredEmbedding]:
     """Measures a safetensors or .npz file (location, labels; variance, samples or uncertainty where there are).
@@ -40,6 +42,7 @@ def evaluate_files(
         uncertainty=queries.uncertainty,
         gallery_uncertainty=None if searched is None else searched.uncertainty,
         ood_uncertainty=given or None,
+        score=score,
         bootstrap=bootstrap,
     )
     return found, queries

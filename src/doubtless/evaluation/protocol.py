@@ -18,6 +18,7 @@ from doubtless.evaluation.doubts import LEARNED, MATCH, Doubts, query_doubts, st
 from doubtless.evaluation.neighbors import Neighbors
 from doubtless.evaluation.notes import count, describe, write_notes
 from doubtless.evaluation.result import Curve, Evaluation, QueryRecord
+from doubtless.evaluation.scores import ScoreName
 from doubtless.evaluation.setting import Setting, prepare
 from doubtless.evaluation.uncertainty import RISKS
 
@@ -32,6 +33,7 @@ def evaluate(
     uncertainty: Tensor | None = None,
     gallery_uncertainty: Tensor | None = None,
     ood_uncertainty: Mapping[str, Tensor] | None = None,
+    score: ScoreName = "direction",
     ks: Sequence[int] | None = None,
     risks: Sequence[float] = RISKS,
     consensus_samples: int = 100,
@@ -47,6 +49,7 @@ def evaluate(
     ood                 name → embedding of things of no class at all; they query the same gallery
     uncertainty         (n,) from outside, in place of the family's own; then `gallery_uncertainty` (m,) and
                         `ood_uncertainty` (name → (o,)) come from outside too, or their metrics are left out
+    score               by what the gallery is searched; consensus and clusters are of directions all the same
     ks                  None: 1, 5, 10 as far as the gallery reaches. One asked for that is too large is an error.
     consensus_samples   draws a query for `ece`, families with spread only; 0 leaves it out (each draw is a
                         search of the gallery: minutes for tens of thousands of queries on a CPU)
@@ -59,7 +62,7 @@ def evaluate(
     1.0
     """
     tell = progress or (lambda step: None)
-    setting = prepare(embedding, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks)
+    setting = prepare(embedding, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks, score=score)
     meter = measuring.Meter(replicates=bootstrap, seed=seed, device=setting.labels.device)
     tell("neighbours")
     found = setting.neighbors()

@@ -12,7 +12,8 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import retrieval
 from doubtless.evaluation.baselines import DEPTH
-from doubtless.evaluation.neighbors import SHALLOW, Neighbors, nearest, ranked
+from doubtless.evaluation.neighbors import SHALLOW, Neighbors
+from doubtless.evaluation.scores import ScoreName, Search
 
 DEFAULT_KS = (1, 5, 10)
 
@@ -28,6 +29,7 @@ class Setting:
     leave_one_out: bool
     ks: tuple[int, ...]
     positives: Tensor  # (n,) R of each query
+    search: Search
 
     @property
     def available(self) -> int:
@@ -53,7 +55,7 @@ class Setting:
 
     def neighbors(self) -> Neighbors:
         """The first neighbours of every query."""
-        return nearest(self.embedding.direction, self.gallery.direction, k=self.depth, exclude=self.exclude)
+        return self.search.nearest(self.embedding, k=self.depth, exclude=self.exclude)
 
     def is_right(self, rows: Tensor, found: Tensor) -> Tensor:
         """Whether gallery items `found` (c, …) are of the label of query `rows` (c,)."""
@@ -71,8 +73,8 @@ class Setting:
         at_r[:, reached] = _values_at_r(relevant[reached], positives[reached])
         deep = (~reached).nonzero().squeeze(1)
         exclude = None if self.exclude is None else self.exclude[rows[deep]]
-        queries = self.embedding.direction[rows[deep]]
-        for chunk, part in ranked(queries, self.gallery.direction, depth=positives[deep], exclude=exclude):
+        queries = self.embedding[rows[deep]]
+        for chunk, part in self.search.ranked(queries, depth=positives[deep], exclude=exclude):
             place = deep[chunk]
             at_r[:, place] = _values_at_r(self.is_right(rows[place], part.index), positives[place])
         return values | {"map@r": at_r[0], "r_precision": at_r[1]}
@@ -85,6 +87,7 @@ def prepare(
     gallery: Embedding | None,
     gallery_labels: Tensor | None,
     ks: Sequence[int] | None,
+    score: ScoreName = "direction",
 ) -> Setting:
     """Checks what came from outside and counts positives."""
     embedding = embedding.detach()
@@ -109,7 +112,8 @@ def prepare(
     positives = retrieval.count_positives(labels, gallery_labels, leave_one_out=alone)
     if not bool((positives > 0).any()):
         raise InputError("no query has a positive in the gallery: no other item carries any query's label.")
-    return Setting(embedding, labels, gallery, gallery_labels, alone, _check_ks(ks, available), positives)
+    ks = _check_ks(ks, available)
+    return Setting(embedding, labels, gallery, gallery_labels, alone, ks, positives, Search(score, gallery))
 
 
 def check_labels(labels: Tensor, count: int, name: str) -> Tensor:

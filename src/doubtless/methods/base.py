@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -57,8 +58,11 @@ class Method(nn.Module):
     sections of the configuration), and says in
 
         loss(batch)                what to minimise
+        encode(images)             what its features are, where they are not the encoder's
         embed_features(features)   what the embedding of features (n, F) is
+        stages()                   runs it is made of, trained before it
         start(train)               what to do before the first step
+        begin_epoch(epoch)         what to do before each epoch's
         finish(train, validation)  what to do after the last one: curvature, alignment, tuning
         record()                   plain values to keep in model.json
     """
@@ -67,6 +71,8 @@ class Method(nn.Module):
     version: ClassVar[int] = 1
     summary: ClassVar[str]
     sections: ClassVar[Mapping[str, type[Section]]] = {}
+    folder: Path | None = None
+    """The folder of its run, below which its stages lie; known once there is one."""
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -100,15 +106,23 @@ class Method(nn.Module):
         """False: there is no training loop, only `finish` runs."""
         return True
 
+    def stages(self) -> dict[str, Config]:
+        """Runs that must be finished before this one: folder below its own → configuration."""
+        return {}
+
     def loss(self, batch: Batch) -> Losses:
         raise NotImplementedError
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (n, C, H, W) to features (n, F): what `embed_features` takes."""
+        return self.encoder(images)
 
     def embed_features(self, features: Tensor) -> Embedding:
         raise NotImplementedError
 
     def features(self, inputs: Tensor) -> Tensor:
         """Features (n, F) of a batch's inputs, whichever kind they are."""
-        return inputs if self.batch_kind == "features" else self.encoder(inputs)
+        return inputs if self.batch_kind == "features" else self.encode(inputs)
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Embedding:
@@ -116,7 +130,7 @@ class Method(nn.Module):
         training = self.training
         self.eval()
         try:
-            return self.embed_features(self.encoder(images.to(self.device)).float())
+            return self.embed_features(self.encode(images.to(self.device)).float())
         finally:
             self.train(training)
 
@@ -134,6 +148,9 @@ class Method(nn.Module):
             self.head.weight.copy_(weight)
             if bias is not None:
                 self.head.bias.copy_(bias)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Before an epoch's first step, also after a resume. For what changes in the course of training."""
 
     def finish(self, train: Part, validation: Part) -> None:
         """After training. Nothing to do for most."""

@@ -14,14 +14,10 @@ from torch import Tensor
 
 from doubtless.config import Config, Section
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError
 from doubtless.laplace import fit
-from doubtless.methods.base import DataSpec, Method, Part
+from doubtless.methods.base import DataSpec, Part
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_options
-
-SAME_DATA = ("source", "split", "validation", "test", "split_seed", "size", "channels")
-SAME_MODEL = ("backbone", "dim", "pooling", "normalization")
 
 
 class LamPosthoc(Deterministic):
@@ -51,9 +47,7 @@ class LamPosthoc(Deterministic):
         return self.laplace.posterior(self.head).predict(features)
 
     def finish(self, train: Part, validation: Part) -> None:
-        if self.config.base is not None:
-            take_over(self, self.config.base)
-        elif self.config.training.epochs == 0:
+        if self.trains and self.config.training.epochs == 0:
             self.start(train)  # which training would have done
         self.laplace.start(self.head, images=len(train.labels))
         posterior = fit(
@@ -70,25 +64,3 @@ class LamPosthoc(Deterministic):
 
     def record(self) -> dict[str, Any]:
         return self.laplace.record()
-
-
-def take_over(method: Method, base: str) -> None:
-    """Copies the weights of a finished run of the same network on the same data."""
-    # Here and not above: runs are made of methods.
-    from doubtless.training.run import Run
-
-    run = Run.open(base)
-    ours, theirs = method.config, run.config
-    changed = [f"data.{key}" for key in SAME_DATA if getattr(ours.data, key) != getattr(theirs.data, key)]
-    changed += [
-        f"model.{key}" for key in SAME_MODEL if getattr(ours.model, key) != getattr(theirs.model, key)
-    ]
-    if changed:
-        raise InputError(
-            f"{base} cannot be the base: {', '.join(changed)} differ from its configuration; "
-            "it must be the same network on the same split, or its training images become test images."
-        )
-    state, own = run.load_method().state_dict(), method.state_dict()
-    if missing := [name for name in own if name.startswith(("encoder.", "head.")) and name not in state]:
-        raise InputError(f"{base} cannot be the base: a {theirs.method} model has no {missing[0]}.")
-    method.load_state_dict({name: state[name] for name in own if name in state}, strict=False)

@@ -6,9 +6,10 @@ import inspect
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
-from doubtless.config import LossConfig, NamedConfig
+from doubtless.config import LossConfig, NamedConfig, sentence_of
 from doubtless.errors import InputError, nearest
 from doubtless.losses import batch_triplet_loss, contrastive_loss
 
@@ -53,16 +54,42 @@ class MetricLoss(nn.Module):
             if self.peer is not None:
                 mined = self.miner(embeddings, labels) if self.miner is not None else None
                 return self.peer(embeddings, labels, mined)
-            if self.config.name == "triplet":
-                return batch_triplet_loss(embeddings, labels, margin=self.margin, mining=self.config.mining)
-            weight = self.config.negative_weight
-            return contrastive_loss(embeddings, labels, margin=self.margin, negative_weight=weight)
+            return self._ours(embeddings, labels)
+
+    def over_samples(self, samples: Tensor, labels: Tensor, *, mine_once: bool = False) -> Tensor:
+        """Mean over T draws of the batch of each draw's loss: samples (T, batch, D), labels (batch,).
+
+        Our own losses take all draws at once. Those of pytorch-metric-learning are functions of one batch, and many
+        (N-pairs, proxies, any that mines) of more than its pairs, so that no larger batch would do: they are
+        called draw by draw. With `mine_once` and a miner they are called once, with the tuples that it finds in
+        the first draw repeated within every other; an average over violating tuples is then over all draws'.
+        """
+        with torch.autocast(samples.device.type, enabled=False):
+            samples = samples.float()
+            if self.peer is None:
+                return torch.vmap(self._ours, in_dims=(0, None))(samples, labels).mean()
+            if self.miner is None or not mine_once:
+                return torch.stack([self(draw, labels) for draw in samples]).mean()
+            draws, batch, _ = samples.shape
+            first_rows = batch * torch.arange(draws, device=labels.device)[:, None]  # of each draw
+            mined = tuple((rows + first_rows).flatten() for rows in self.miner(samples[0], labels))
+            return self.peer(samples.flatten(0, 1), labels.repeat(draws), mined)
+
+    def _ours(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        if self.config.name == "triplet":
+            return batch_triplet_loss(embeddings, labels, margin=self.margin, mining=self.config.mining)
+        weight = self.config.negative_weight
+        return contrastive_loss(embeddings, labels, margin=self.margin, negative_weight=weight)
 
 
 def build_peer(
     module: Any, chosen: NamedConfig, supplied: dict[str, Any], *, ours: tuple[str, ...] = ()
 ) -> nn.Module:
-    """A class of a pytorch-metric-learning module by name; arguments it must have of us are filled in."""
+    """A class of a pytorch-metric-learning module by name; arguments it must have of us are filled in.
+
+    Distances, reducers and regularisers among its arguments are given by name and arguments, too:
+    ``embedding_regularizer: {name: LpRegularizer, arguments: {power: 2}}``.
+    """
     known = [
         name
         for name, value in vars(module).items()
@@ -77,9 +104,25 @@ def build_peer(
     takes = _arguments(kind)
     arguments = {name: value for name, value in supplied.items() if name in takes}
     try:
-        return kind(**{**arguments, **chosen.arguments})
+        return kind(**{**arguments, **_built(chosen.arguments)})
     except (TypeError, ValueError, AssertionError) as error:
         raise InputError(f"{chosen.name} does not take {chosen.arguments}: {error}.") from error
+
+
+def _built(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, with objects for those that name one."""
+    from pytorch_metric_learning import distances, reducers, regularizers
+
+    rooms = {"distance": distances, "reducer": reducers, "regularizer": regularizers}
+    found = dict(arguments)
+    for name, value in arguments.items():
+        room = rooms.get(name.rsplit("_", 1)[-1])
+        if room is not None and isinstance(value, dict):
+            try:
+                found[name] = build_peer(room, NamedConfig.model_validate(value), {})
+            except ValidationError as error:
+                raise InputError(f"In {name}: {sentence_of(error, NamedConfig)}") from None
+    return found
 
 
 def _arguments(kind: type) -> set[str]:

@@ -63,6 +63,23 @@ class Encoder(nn.Module):
         for name, values in zip(("mean", "std"), statistics, strict=True):
             self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
         self.feature_dim = self._count_features(backbone, channels, size)
+        self.poolings = 1
+
+    def pool_apart(self, count: int) -> None:
+        """GeM `count` times, each with a p of its own: features (n, count · F). Without GeM nothing changes.
+
+        For heads that look at an image in different ways: a mean and a variance, say.
+
+        >>> encoder = Encoder("resnet10t", channels=3, size=32, pooling="gem")
+        >>> encoder.pool_apart(2)
+        >>> encoder(torch.zeros(1, 3, 32, 32)).shape, encoder.feature_dim
+        (torch.Size([1, 1024]), 1024)
+        """
+        if not isinstance(self.pooling, GeM):
+            return
+        frozen = not self.pooling.p.requires_grad
+        self.feature_dim = self.feature_dim // self.poolings * count
+        self.pooling, self.poolings = GeM(count=count).requires_grad_(not frozen), count
 
     def forward(self, images: Tensor) -> Tensor:
         if not images.is_floating_point():

@@ -38,6 +38,7 @@ def write_report(
     images: ImageLookup | None = None,
     embedding_map: EmbeddingMap | None = None,
     label_names: Sequence[str] | None = None,
+    of_method: Sequence[Section] = (),
 ) -> None:
     """Writes the report of one run: tables, figures and pictures in one HTML file, the numbers as JSON inside.
 
@@ -45,6 +46,7 @@ def write_report(
     images         where the pictures of queries and gallery come from; without it there is no grid of examples
     embedding_map  from `doubtless.report.embedding_map`; without it there is no map
     label_names    names of the labels 0, 1, …
+    of_method      what only this method has to show (`doubtless.report.method_figures`)
 
     The same input gives the same file, byte for byte. The numbers are in the element ``doubtless-metrics`` in
     the form of `Evaluation.to_json`.
@@ -59,6 +61,7 @@ def write_report(
         Section("measures", "All measures", measure_tables(evaluation)),
         Section("baselines", "Free baselines", baseline_section(evaluation)),
         Section("map", "Map", "".join(drawn_map)),
+        *of_method,
         Section("training", "Training", gallery(training_figures(log))),
         Section("protocol", "Protocol", protocol_section(evaluation)),
         Section("provenance", "Made with", provenance(config=config, versions=versions, command=command)),

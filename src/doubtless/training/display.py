@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
@@ -16,6 +17,8 @@ from rich.progress import (
 )
 
 from doubtless.distributed import rank
+
+Item = TypeVar("Item")
 
 
 class EpochDisplay(Callback):
@@ -31,7 +34,7 @@ class EpochDisplay(Callback):
         if rank() != 0 or not self.console.is_terminal:
             return
         columns = (
-            TextColumn("training"),
+            TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[last]}"),
@@ -60,6 +63,17 @@ class EpochDisplay(Callback):
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
         self._stop()
+
+    def bar(self, items: Iterable[Item], text: str, total: int | None = None) -> Iterator[Item]:
+        """Something that takes a while within the training: a second bar below the first, gone when it is over."""
+        if self.progress is None:
+            yield from items
+            return
+        task = self.progress.add_task(text, total=total, last="")
+        for item in items:
+            yield item
+            self.progress.advance(task)
+        self.progress.remove_task(task)
 
     def _show(self, module: LightningModule) -> None:
         rows = getattr(module, "rows", [])

@@ -20,8 +20,10 @@ from doubtless.distributed import is_main
 from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
+from doubtless.training.base_run import take_over
 from doubtless.training.checkpoint import AtomicCheckpoints
 from doubtless.training.display import EpochDisplay
+from doubtless.training.mining import TupleBatches
 from doubtless.training.module import TrainingModule
 from doubtless.training.parts import RunData, features_of, open_run_data, part_of
 from doubtless.training.run import Run, read_checkpoint, same_config
@@ -50,10 +52,18 @@ def train_run(
             write_text(run.path / "skipped.txt", "\n".join(data.source.skipped) + "\n")
     torch.manual_seed(config.seed)
     method = method_class(config.method)(config, data.spec)
+    method.folder = run.path
+    stages = {run.path / name: stage for name, stage in method.stages().items()}
+    if run.is_finished and all(Run(folder).is_finished for folder in stages):
+        raise InputError(f"{path} is finished already; there is nothing to resume.")
+    for folder, stage in stages.items():
+        _train_stage(stage, folder, quiet=quiet, progress=progress)
+    if config.base is not None:
+        take_over(method, config.base)
     if method.trains and config.training.epochs > 0:
         _fit(method, data, run, resume=resume, quiet=quiet, progress=progress)
     else:
-        method.to(_trainer(config, run, quiet=True).strategy.root_device)
+        method.to(_trainer(config, run).strategy.root_device)
     if is_main():
         train, validation = (
             part_of(method, part, progress=progress) for part in (data.train, data.validation)
@@ -64,6 +74,13 @@ def train_run(
     return run
 
 
+def _train_stage(config: Config, path: Path, *, quiet: bool, progress: Progress | None) -> None:
+    """Trains a run that another is made of, or goes on with it; a finished one is taken as it is."""
+    if not Run(path).is_finished:
+        begun = (path / "config.yaml").is_file()
+        train_run(config, path, resume=begun, quiet=quiet, progress=progress)
+
+
 def _open_or_create(config: Config, path: str | Path, resume: bool) -> Run:
     if not is_main():
         return Run(Path(path))  # the main process makes it
@@ -71,8 +88,6 @@ def _open_or_create(config: Config, path: str | Path, resume: bool) -> Run:
         return Run.create(path, config)
     run = Run.open(path)
     same_config(run, config)
-    if run.is_finished:
-        raise InputError(f"{path} is finished already; there is nothing to resume.")
     return run
 
 
@@ -82,12 +97,17 @@ def _fit(
     checkpoint = run.checkpoint if resume and run.checkpoint.exists() else None
     if checkpoint is not None:
         read_checkpoint(checkpoint)  # a damaged one is a sentence before anything starts
-    trainer = _trainer(method.config, run, quiet=quiet)
+    display = None if quiet else EpochDisplay(method.config.training.epochs)
+    trainer = _trainer(method.config, run, display)
     method.to(trainer.strategy.root_device)
     if checkpoint is None:
         method.start(part_of(method, data.train, progress=progress))
-    loader = EpochLoader(_loader(method, data, progress), trainer)
-    module = TrainingModule(method, data.validation, run)
+    mining = None
+    if method.batch_kind == "tuples":
+        mining = TupleBatches(method, data.train, progress=display.bar if display else None)
+    batches = mining or _loader(method, data, progress)
+    module = TrainingModule(method, data.validation, run, mining=mining)
+    loader = EpochLoader(batches, trainer)
     trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
     module.restore_best()
 
@@ -95,7 +115,7 @@ def _fit(
 class EpochLoader:
     """A training loader that is told the Trainer's epoch each time it is walked through."""
 
-    def __init__(self, loader: TensorBatches | WorkerBatches, trainer: Trainer) -> None:
+    def __init__(self, loader: TensorBatches | WorkerBatches | TupleBatches, trainer: Trainer) -> None:
         self.loader = loader
         self.trainer = trainer
 
@@ -138,12 +158,12 @@ class _SaveEveryEpoch(Checkpoint):
         trainer.save_checkpoint(self.path)
 
 
-def _trainer(config: Config, run: Run, *, quiet: bool) -> Trainer:
+def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> Trainer:
     options = config.training
     _hush_lightning()
     callbacks: list[Callback] = [_SaveEveryEpoch(run.checkpoint)]
-    if not quiet:
-        callbacks.append(EpochDisplay(options.epochs))
+    if display is not None:
+        callbacks.append(display)
     several = options.devices * options.nodes > 1
     return Trainer(
         accelerator=options.accelerator,

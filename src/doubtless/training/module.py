@@ -15,9 +15,10 @@ from doubtless.config import TrainingConfig
 from doubtless.data import Batch, ImageSet
 from doubtless.distributed import gather_objects, rank, world_size
 from doubtless.embedding import FAMILIES, Embedding
-from doubtless.errors import RunError
+from doubtless.errors import InputError, RunError
 from doubtless.files import write_text
 from doubtless.methods import Losses, Method
+from doubtless.training.mining import TupleBatches
 from doubtless.training.parts import embed_images
 from doubtless.training.run import SCHEMA, Run
 from doubtless.training.validation import validation_scores
@@ -37,8 +38,11 @@ class TrainingModule(LightningModule):
     run that was killed and resumed at an epoch's start repeats the unbroken run exactly.
     """
 
-    def __init__(self, method: Method, validation: ImageSet, run: Run) -> None:
+    def __init__(
+        self, method: Method, validation: ImageSet, run: Run, *, mining: TupleBatches | None = None
+    ) -> None:
         super().__init__()
+        self.mining = mining
         self.method = method
         self.validation = validation
         self.run_folder = run
@@ -70,6 +74,7 @@ class TrainingModule(LightningModule):
         for group in optimizer.param_groups:  # type: ignore[union-attr]
             group["lr"] = self.options.lr * group["lr_factor"] * self.options.lr_decay**epoch
         self._sums, self._steps, self._began = {}, 0, time.perf_counter()
+        self.method.begin_epoch(epoch)
 
     def training_step(self, batch: Batch, number: int) -> Tensor:
         losses: Losses = self.method.loss(batch)
@@ -105,7 +110,15 @@ class TrainingModule(LightningModule):
         parts: Any = gather_objects((embedding.family, embedding.parameters)) if world_size() > 1 else None
         if parts is not None:
             embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in parts])
-        return validation_scores(embedding.direction, self.validation.labels.to(embedding.device))
+        labels = self.validation.labels.to(embedding.device)
+        if self.options.monitor != "error_auroc":
+            return validation_scores(embedding.direction, labels)
+        if embedding.uncertainty is None:
+            raise InputError(
+                f"training.monitor error_auroc needs an uncertainty, and {self.method.name} has none while it "
+                "trains; accepted: map@r, recall@1."
+            )
+        return validation_scores(embedding.direction, labels, uncertainty=embedding.uncertainty)
 
     def _keep_if_best(self, score: float) -> None:
         if score > self.best_score:
@@ -125,6 +138,7 @@ class TrainingModule(LightningModule):
             "rows": self.rows,
             "best_score": self.best_score,
             "best_state": self.best_state,
+            "mining": None if self.mining is None else self.mining.state(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -132,6 +146,8 @@ class TrainingModule(LightningModule):
         self.rows = list(kept["rows"])
         self.best_score = kept["best_score"]
         self.best_state = kept["best_state"]
+        if self.mining is not None:
+            self.mining.restore(kept["mining"])
 
 
 def as_csv(rows: list[dict[str, float]]) -> str:

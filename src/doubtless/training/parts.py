@@ -113,7 +113,7 @@ def _compute_features(method: Method, images: ImageSet, progress: Progress | Non
     method.eval()
     still = ImageSet(images.source, images.index, images.preparation.without_augmentation())
     parts = [
-        method.encoder(batch.to(method.device)).float() for batch in _batches(still, "features", progress)
+        method.encode(batch.to(method.device)).float() for batch in _batches(still, "features", progress)
     ]
     method.train(training)
     return torch.cat(parts)

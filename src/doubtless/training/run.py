@@ -115,6 +115,7 @@ class Run:
         except (KeyError, TypeError) as error:
             raise RunError(f"{self.path}/model.json is damaged ({error}); train again.") from error
         method = method_class(self.config.method)(self._without_downloads(), spec)
+        method.folder = self.path
         self._load_state(method)
         return method.eval()
 

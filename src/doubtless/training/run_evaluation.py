@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from doubtless import __version__
+from doubtless.config import EvaluationConfig
 from doubtless.data import ImageSet, Progress
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
@@ -24,6 +26,7 @@ from doubtless.training.parts import embed_images, open_run_data, whole_source
 from doubtless.training.run import Run
 
 GALLERY_TRAIN = "train"
+NO_OOD: Mapping[str, Embedding] = MappingProxyType({})
 
 
 class RunEvaluation:
@@ -36,10 +39,12 @@ class RunEvaluation:
         data: str | None = None,
         ood: Sequence[str] | None = None,
         gallery: str | None = None,
+        options: EvaluationConfig | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.run = run
         self.config = run.config
+        self.options = options or self.config.evaluation
         self.progress = progress
         self.method: Method = run.load_method().to(_best_device(self.config.training.accelerator))
         self.data_name = data
@@ -54,7 +59,9 @@ class RunEvaluation:
         self.gallery = self._gallery(own.train if own else None)
         self.ood = {name: self._source(name) for name in self.ood_names}
 
-    def measure(self, *, bootstrap: int = 1000, report: bool = True) -> Evaluation:
+    def measure(
+        self, *, bootstrap: int = 1000, report: bool = True, folder: Path | None = None
+    ) -> Evaluation:
         """All metrics; written into the run, or a folder of its own in it for other data than the run's."""
         embedding = self._embed(self.queries)
         gallery = None if self.gallery is None else self._embed(self.gallery)
@@ -66,38 +73,59 @@ class RunEvaluation:
                 gallery=gallery,
                 gallery_labels=None if self.gallery is None else self.gallery.labels,
                 ood=strangers,
+                score=self.options.score,
+                ks=self.options.ks,
                 bootstrap=bootstrap,
             )
-        found.save(self.folder / "metrics.json")
+        found.save((folder or self.folder) / "metrics.json")
         if report:
-            self.write_report(found, embedding)
+            self.write_report(found, embedding, gallery=gallery, ood=strangers)
         return found
 
     @property
     def folder(self) -> Path:
         """Where results go: the run itself for its own test part, a folder inside it for anything else."""
-        if self.data_name is None and self.gallery_name is None:
+        as_configured = self.options == self.config.evaluation
+        if self.data_name is None and self.gallery_name is None and as_configured:
             return self.run.path
         parts = [
             _short(self.data_name or "test"),
             *([f"in-{_short(self.gallery_name)}"] if self.gallery_name else []),
+            *([] if as_configured else [f"by-{self.options.score}"]),
         ]
         return self.run.path / ("on-" + "-".join(parts))
 
-    def write_report(self, found: Evaluation, embedding: Embedding) -> None:
+    def write_report(
+        self,
+        found: Evaluation,
+        embedding: Embedding,
+        *,
+        gallery: Embedding | None = None,
+        ood: Mapping[str, Embedding] = NO_OOD,
+    ) -> None:
         from doubtless.report import embedding_map, write_report
+        from doubtless.report.method_figures import Context, method_sections
 
+        images, names, log = (
+            image_lookup(self.queries, self.gallery),
+            self.queries.source.label_names,
+            self.run.log,
+        )
+        context = Context(
+            self.method, found, embedding, self.queries.labels, images, names, gallery, ood, log
+        )
         write_report(
             self.folder / "report.html",
             title=f"{self.config.method} on {self.data_name or self.config.data.source}",
             evaluation=found,
             config=self.config.to_dict(),
-            log=self.run.log,
+            log=log,
             versions=versions(),
             command=recorded_command(),
-            images=image_lookup(self.queries, self.gallery),
+            images=images,
             embedding_map=embedding_map(embedding.direction, self.queries.labels, embedding.uncertainty),
-            label_names=self.queries.source.label_names,
+            label_names=names,
+            of_method=method_sections(context),
         )
 
     def _source(self, name: str) -> ImageSet:
