@@ -1,0 +1,166 @@
+"""Deep ensemble: networks from different seeds, their spaces turned onto each other, pooled to samples.
+
+Lakshminarayanan, Pritzel and Blundell, *Simple and Scalable Predictive Uncertainty Estimation using Deep
+Ensembles* (2017). Classifiers share their outputs' meaning, embeddings do not: two trainings end in spaces
+that differ by a rotation, and a mean over unaligned ones is a mean over nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from doubtless.config import Config, Section, make_config
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError, RunError
+from doubtless.methods.base import BatchKind, DataSpec, Method, Part
+from doubtless.methods.procrustes import align, cross_products, inner_products
+
+MOST_MEMBERS = 1000
+
+
+class EnsembleOptions(Section):
+    """The section `ensemble` of a configuration."""
+
+    members: int = Field(default=5, ge=2, le=MOST_MEMBERS)
+    """Networks, each trained from a seed of its own."""
+    align: bool = True
+    """Turn the members' spaces onto each other before pooling; false to see what that is worth."""
+    method: str = "deterministic"
+    """What each member is; of its embedding the direction counts."""
+
+
+class Ensemble(Method):
+    """Members are runs of their own in `members/0`, `members/1`, … below the ensemble's run.
+
+    They are loaded when first needed, always in evaluation mode, and are no part of the ensemble's state: that
+    holds one orthogonal map a member, found on training images, and a fingerprint of the weights it belongs
+    to. Its features are the members' unit embeddings side by side, (n, members · D).
+
+    A member that failed or was deleted is trained alone by resuming the ensemble. With `base`, another ensemble's
+    run, nothing is trained: its members are pooled in another way.
+    """
+
+    name: ClassVar[str] = "ensemble"
+    summary: ClassVar[str] = "networks of several seeds, aligned by orthogonal Procrustes, pooled to samples"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"ensemble": EnsembleOptions}
+    alignment: Tensor
+    fingerprints: Tensor
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        options = config.section("ensemble", EnsembleOptions)
+        if options.method == self.name:
+            raise InputError("ensemble.method cannot be ensemble; name the method of its members.")
+        super().__init__(config, spec)
+        del self.encoder, self.head  # the members have them
+        self.options = options
+        members, dim = options.members, config.model.dim
+        self.register_buffer("alignment", torch.eye(dim).repeat(members, 1, 1))
+        self.register_buffer("fingerprints", torch.zeros(members, dtype=torch.int64))
+        self._members: list[Method] = []  # a plain list: not part of the state, not put in training mode
+        self._agreement: dict[str, float] = {}
+
+    @property
+    def trains(self) -> bool:
+        """Its members do."""
+        return False
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        return "images"
+
+    @property
+    def device(self) -> torch.device:
+        return self.alignment.device
+
+    def train(self, mode: bool = True) -> Ensemble:
+        """There is nothing here that training mode would change; members stay in evaluation mode."""
+        self.training = mode
+        return self
+
+    def stages(self) -> dict[str, Config]:
+        """The members: this configuration, with their method and a seed that no other ensemble's member has."""
+        if self.config.base is not None:
+            return {}
+        values = {key: value for key, value in self.config.to_dict().items() if key not in self.sections}
+        values["method"] = self.options.method
+        first = (self.config.seed + 1) * MOST_MEMBERS
+        return {
+            f"members/{number}": make_config({**values, "seed": first + number})
+            for number in range(self.options.members)
+        }
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (n, C, H, W) to the members' unit embeddings, not yet aligned: (n, members · D)."""
+        return torch.cat([member.embed(images).direction for member in self.members()], dim=1)
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        return Embedding.empirical(torch.bmm(self._by_member(features), self.alignment))
+
+    def members(self) -> list[Method]:
+        """The trained members, in evaluation mode, on the device the ensemble is on now."""
+        if not self._members:
+            self._members = [self._load(number) for number in range(self.options.members)]
+        return [member.to(self.device) for member in self._members]
+
+    def finish(self, train: Part, validation: Part) -> None:
+        embeddings = self._by_member(train.features())
+        same = torch.eye(embeddings.shape[-1]).expand_as(self.alignment)
+        self.alignment.copy_(align(embeddings) if self.options.align else same)
+        for number in range(self.options.members):
+            self.fingerprints[number] = fingerprint(self._folder(number))
+        self._agreement = self._measure_agreement(self._by_member(validation.features()))
+
+    def record(self) -> dict[str, Any]:
+        return self._agreement
+
+    def _by_member(self, features: Tensor) -> Tensor:
+        """(n, members · D) to (members, n, D)."""
+        return features.unflatten(1, (self.options.members, -1)).transpose(0, 1)
+
+    def _measure_agreement(self, embeddings: Tensor) -> dict[str, float]:
+        """Mean cosine between two members' embeddings of an image it did not align on: before and after."""
+        members, count, dim = embeddings.shape
+        products, pairs = cross_products(embeddings), count * members * (members - 1)
+        same = torch.eye(dim, dtype=torch.float64).expand(members, -1, -1)
+        return {
+            "cosine_between_members": inner_products(products, self.alignment.double().cpu()) / pairs,
+            "cosine_unaligned": inner_products(products, same) / pairs,
+        }
+
+    def _folder(self, number: int) -> Path:
+        owner = self.folder if self.config.base is None else Path(self.config.base)
+        if owner is None:
+            raise InputError("This ensemble has no run, and so no members; train or load one.")
+        return owner / "members" / str(number)
+
+    def _load(self, number: int) -> Method:
+        # Here and not above: runs are made of methods.
+        from doubtless.training.run import Run
+
+        run = Run(self._folder(number))
+        if not run.is_finished:
+            raise RunError(
+                f"{self.folder} lacks its member {number}: {run.path} holds no finished run; train that one "
+                "again with `doubtless train … --resume`."
+            )
+        method = run.load_method().requires_grad_(False)
+        expected = int(self.fingerprints[number])
+        if expected not in (0, fingerprint(run.path)):  # 0: not aligned yet
+            raise RunError(
+                f"{run.path} is not the member that {self.folder} was aligned with; delete "
+                f"{self.folder}/model.json and align anew with `doubtless train … --resume`."
+            )
+        return method
+
+
+def fingerprint(run: Path) -> int:
+    """A number that tells one member's weights from another's."""
+    digest = hashlib.sha256((run / "model.safetensors").read_bytes()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

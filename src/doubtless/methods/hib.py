@@ -1,0 +1,94 @@
+"""HIB: embeddings that hedge, trained end to end by the probability that two of them match.
+
+Oh, Murphy, Pan, Roth, Schroff and Gallagher, *Modeling Uncertainty with Hedged Instance Embedding* (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from doubtless.config import Config, Section
+from doubtless.data.loading import Batch
+from doubtless.distributed import gather
+from doubtless.embedding import Embedding
+from doubtless.losses import kl_to_standard_normal, soft_contrastive_loss
+from doubtless.losses.variational import bounded_log_variance, draw_samples
+from doubtless.methods.base import DataSpec, Losses, Method
+
+FIRST = -4.0  # log σ² at the start: the signal is there before the noise is
+FASTER = 10.0
+REACH = 8.0  # log σ² stays in (−12, 4): from a noise that says nothing to seven times the prior's deviation
+
+
+class HibOptions(Section):
+    """The section `hib` of a configuration."""
+
+    samples: int = Field(default=8, ge=1)
+    """K: draws of every embedding a step; all K² pairs of two images are compared."""
+    beta: float = Field(default=1e-4, ge=0)
+    """The weight of the divergence from N(0, I)."""
+
+
+class Hib(Method):
+    """A Gaussian for every image; two match with probability E σ(−a d + b), d the distance of a draw of each.
+
+    a > 0 and b are learned. Under data-parallel training the means and variances of all ranks are gathered, and
+    every rank draws the same noise for them.
+    """
+
+    name: ClassVar[str] = "hib"
+    summary: ClassVar[str] = "Gaussians trained by the match probability of their samples (HIB)"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"hib": HibOptions}
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.options = config.section("hib", HibOptions)
+        self.spread = nn.Linear(self.encoder.feature_dim, config.model.dim)
+        self.raw_scale = nn.Parameter(torch.tensor(1.0))
+        self.shift = nn.Parameter(torch.tensor(1.0))
+
+    @property
+    def scale(self) -> Tensor:
+        """a > 0."""
+        return softplus(self.raw_scale)
+
+    def loss(self, batch: Batch) -> Losses:
+        features = self.features(batch.inputs)
+        # Distances of near samples are differences of near-equal numbers: never in half precision.
+        with torch.autocast(features.device.type, enabled=False):
+            mean, log_variance = (gather(value) for value in self._gaussian(features.float()))
+            labels = gather(batch.labels)
+            # By the device's own generator, which training seeds alike on all ranks at every epoch.
+            samples = draw_samples(mean, log_variance, self.options.samples)  # (K, global batch, D)
+            match = soft_contrastive_loss(samples, labels, scale=self.scale, shift=self.shift)
+            divergence = kl_to_standard_normal(mean, log_variance).mean()
+        return Losses(match + self.options.beta * divergence, {"match": match, "kl": divergence})
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        mean, log_variance = self._gaussian(features)
+        return Embedding.gaussian(mean, log_variance.exp())
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """a and b are two numbers that all pairs depend on: they follow the embeddings faster than weights move."""
+        network = [
+            value
+            for name, value in self.named_parameters()
+            if value.requires_grad and name not in {"raw_scale", "shift"}
+        ]
+        return [
+            {"params": network, "lr_factor": 1.0},
+            {"params": [self.raw_scale, self.shift], "lr_factor": FASTER},
+        ]
+
+    def record(self) -> dict[str, Any]:
+        return {"scale": float(self.scale.detach()), "shift": float(self.shift.detach())}
+
+    def _gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log σ², (n, D) each."""
+        return self.head(features), FIRST + bounded_log_variance(self.spread(features), bound=REACH)

@@ -1,0 +1,127 @@
+"""MC dropout: dropout stays on at test time, and an image's embedding is what the thinned networks give.
+
+Gal and Ghahramani, *Dropout as a Bayesian Approximation: Representing Model Uncertainty in Deep Learning*
+(2016). Only what comes after the first dropout is repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+
+from doubtless.config import Config, Section
+from doubtless.data.loading import Batch
+from doubtless.distributed import gather
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.methods.base import BatchKind, DataSpec, Losses, Part
+from doubtless.methods.deterministic import Deterministic
+from doubtless.models.dropout import ConvBlocks, Drop, draw_masks, masked_linear, sampled_blocks
+from doubtless.models.small import SMALL
+
+POINT_CHUNK = 1024  # images that go through the rest of the blocks at once, without dropout
+
+
+class DropoutOptions(Section):
+    """The section `dropout` of a configuration."""
+
+    rate: float = Field(default=0.2, gt=0, lt=1)
+    """The share of values set to zero."""
+    where: Literal["head", "blocks"] = "head"
+    """head: before the last linear layer. blocks: also after each earlier conv block of a small net."""
+    samples: int = Field(default=50, ge=2)
+    """Networks drawn at test time."""
+
+
+class McDropout(Deterministic):
+    """Trains as `deterministic` does with dropout; embeds to `samples` unit vectors an image.
+
+    The masks are drawn once, from the seed: draw j has the same masks for every image, so an image gets the
+    same samples alone, in any batch and every time. While training is under way it validates as a point,
+    without dropout (the mean network): an epoch then costs what one of `deterministic` does.
+
+    The last conv block's output is what the last linear layer takes: it is dropped once, not twice.
+    """
+
+    name: ClassVar[str] = "mc-dropout"
+    summary: ClassVar[str] = (
+        "dropout left on at test time: samples of thinned networks, masks shared by all images"
+    )
+    sections: ClassVar[Mapping[str, type[Section]]] = {"dropout": DropoutOptions}
+    masks: Tensor
+    finished: Tensor
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.options = config.section("dropout", DropoutOptions)
+        width = self.encoder.feature_dim
+        if self.options.where == "blocks":
+            self.encoder.backbone = blocks = self._cut_backbone()
+            width = sum(blocks.widths)
+        # On the CPU, whatever the device: a GPU's generator would draw other masks.
+        generator = torch.Generator().manual_seed(config.seed)
+        masks = draw_masks(width, rate=self.options.rate, samples=self.options.samples, generator=generator)
+        self.register_buffer("masks", masks, persistent=False)
+        self.register_buffer("finished", torch.tensor(False))
+
+    def _cut_backbone(self) -> ConvBlocks:
+        backbone = self.encoder.backbone
+        if self.config.model.backbone not in SMALL or not isinstance(backbone, nn.Sequential):
+            raise InputError(
+                f"dropout.where: blocks is for the backbones {' and '.join(SMALL)}, got "
+                f"{self.config.model.backbone}; use dropout.where: head."
+            )
+        return ConvBlocks(backbone, channels=self.spec.channels, size=self.spec.size)
+
+    @property
+    def batch_kind(self) -> BatchKind:
+        """Outputs of a first conv block are larger than the images they come from: not worth keeping."""
+        return "images" if self.options.where == "blocks" else super().batch_kind
+
+    def loss(self, batch: Batch) -> Losses:
+        def drop(number: int, values: Tensor) -> Tensor:
+            return dropout(values, self.options.rate, training=self.training)
+
+        inputs = self._head_inputs(self.features(batch.inputs), drop)
+        embeddings = gather(self.head(inputs))  # (global batch, D)
+        return Losses(self.metric_loss(embeddings, gather(batch.labels)), {})
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        if not bool(self.finished):  # still training: points of the mean network
+            return Embedding.point(self.head(self._head_inputs(features, _keep_all)))
+        blocks = self.encoder.backbone
+        if isinstance(blocks, ConvBlocks):
+            return Embedding.empirical(sampled_blocks(blocks, self.head, features, masks=self.masks))
+        return Embedding.empirical(masked_linear(features, self.head, self.masks))
+
+    def _head_inputs(self, features: Tensor, drop: Drop) -> Tensor:
+        """What the last linear layer takes, from what comes before the first dropout."""
+        blocks = self.encoder.backbone
+        return blocks.rest(features, drop=drop) if isinstance(blocks, ConvBlocks) else drop(0, features)
+
+    def start(self, train: Part) -> None:
+        self.finished.fill_(False)  # a `base` of this method was
+        super().start(train)
+
+    @torch.no_grad()
+    def half_whiten_head(self, train: Part) -> None:
+        def features() -> Tensor:
+            parts = train.features().split(POINT_CHUNK)
+            return torch.cat([self._head_inputs(part, _keep_all) for part in parts])
+
+        super().half_whiten_head(Part(train.labels, features))
+
+    def finish(self, train: Part, validation: Part) -> None:
+        if self.config.training.epochs == 0 and self.config.base is None:
+            self.start(train)  # which training would have done
+        self.finished.fill_(True)
+
+
+def _keep_all(number: int, values: Tensor) -> Tensor:
+    """No dropout."""
+    return values

@@ -1,0 +1,110 @@
+"""PFE: the variance of every embedding, learned on top of a finished network.
+
+Shi and Jain, *Probabilistic Face Embeddings* (2019): the mean is the embedding of a frozen network, a second head
+puts out log σ² of every dimension, and is trained to make positive pairs likely to be of one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from doubtless.config import Config, Section
+from doubtless.data.batches import BalancedBatches
+from doubtless.data.loading import Batch
+from doubtless.embedding import Embedding
+from doubtless.losses import pairwise_mutual_likelihood_score
+from doubtless.methods.base import DataSpec, Losses, Part
+from doubtless.methods.two_stage import HeadOptions, TwoStage
+
+FIRST_SCALE, FIRST_SHIFT = 1e-4, -7.0
+FASTER = 30.0  # γ and β have units to go, not thousandths: at Adam's 1e-3 a step that is thousands of steps
+
+
+class SharedBatchNorm(nn.Module):
+    """Batch norm whose scale γ and shift β are one number each, shared by all dimensions, and learned.
+
+    Started at γ = 1e-4, β = −7: log σ² is all but constant and small, then grows and spreads as the data ask. In
+    evaluation mode its mean and variance are the running ones.
+
+    >>> SharedBatchNorm(8)(torch.randn(16, 8)).shape
+    torch.Size([16, 8])
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.normalize = nn.BatchNorm1d(dim, affine=False)
+        self.scale = nn.Parameter(torch.tensor(FIRST_SCALE))
+        self.shift = nn.Parameter(torch.tensor(FIRST_SHIFT))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.scale * self.normalize(values) + self.shift
+
+
+class Pfe(TwoStage):
+    """Gaussians around the unit embeddings of a frozen deterministic network.
+
+    The mean is the *unit* embedding, as in the paper: the network's loss saw directions only, so lengths are
+    whatever training left behind, and distances between raw outputs would make σ follow those lengths.
+    """
+
+    name: ClassVar[str] = "pfe"
+    summary: ClassVar[str] = "a frozen network and a head for the variance, by mutual likelihood (PFE)"
+    sections: ClassVar[Mapping[str, type[Section]]] = {"head": HeadOptions}
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        width, dim, hidden = self.encoder.feature_dim, config.model.dim, self.options.hidden
+        self.second = nn.Sequential(
+            nn.Linear(width, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, dim),
+            SharedBatchNorm(dim),
+        )
+
+    def loss(self, batch: Batch) -> Losses:
+        """Minus the mean mutual likelihood score of the positive pairs; an image is no pair with itself."""
+        mean, variance = self._gaussian(batch.inputs)
+        score = pairwise_mutual_likelihood_score(mean, variance, mean, variance)  # (batch, batch)
+        same = batch.labels[:, None] == batch.labels[None, :]
+        positive = same & (batch.position[:, None] < batch.position[None, :])
+        return Losses(-(score * positive).sum() / positive.sum().clamp_min(1), {})
+
+    def embed_features(self, features: Tensor) -> Embedding:
+        return Embedding.gaussian(*self._gaussian(features))
+
+    def fit_second(self, train: Part, validation: Part) -> None:
+        features, labels, options = train.features(), train.labels, self.config.training
+        batches = BalancedBatches(
+            labels.cpu(), batch_size=options.batch_size, per_class=options.per_class, seed=self.config.seed
+        )
+
+        def rows_of(epoch: int) -> Iterator[Tensor]:
+            yield from torch.tensor(batches.epoch(epoch), device=features.device)
+
+        self.minimize(rows_of, lambda rows: self.loss(Batch(features[rows], labels[rows], rows)).total)
+
+    def second_groups(self) -> list[dict[str, Any]]:
+        shared = list(self.shared_norm.parameters())
+        own = {id(parameter) for parameter in shared}
+        others = [parameter for parameter in self.second.parameters() if id(parameter) not in own]
+        return [{"params": others, "lr_factor": 1.0}, {"params": shared, "lr_factor": FASTER}]
+
+    def record(self) -> dict[str, Any]:
+        norm = self.shared_norm
+        return {**super().record(), "scale": float(norm.scale.detach()), "shift": float(norm.shift.detach())}
+
+    @property
+    def shared_norm(self) -> SharedBatchNorm:
+        norm = self.second[-1]  # type: ignore[index]
+        assert isinstance(norm, SharedBatchNorm)
+        return norm
+
+    def _gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Unit means and variances, (n, D) each."""
+        return normalize(self.head(features), dim=-1), self.second(features).exp()

@@ -1,0 +1,171 @@
+"""HIB: its loss by hand, what it learns, and two processes as one."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributions import Independent, Normal, kl_divergence
+from torch.nn.parallel import DistributedDataParallel
+
+from doubtless.config import make_config
+from doubtless.data import Batch
+from doubtless.errors import InputError
+from doubtless.methods import DataSpec, Method, method_class
+from doubtless.training import Run, embed_images, open_run_data, train_run
+from doubtless.training.validation import validation_scores
+
+
+def a_method(**hib: Any) -> Any:
+    torch.manual_seed(0)
+    config = {
+        "method": "hib",
+        "data": {"source": "digits"},
+        "model": {"backbone": "conv-fashion", "dim": 6},
+        "hib": hib,
+    }
+    return method_class("hib")(make_config(config), DataSpec(channels=1, size=12, label_names=list("abcd")))
+
+
+def a_batch() -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])  # most positive pairs span the ranks
+    return Batch(torch.rand(8, 1, 12, 12, generator=generator), labels, torch.arange(8))
+
+
+@pytest.fixture(scope="module")
+def run(tiny_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    config = {**copy.deepcopy(tiny_config), "method": "hib"}
+    config["training"]["epochs"] = 6
+    return train_run(make_config(config), tmp_path_factory.mktemp("hib") / "run", quiet=True)
+
+
+def test_it_learns(run: Run) -> None:
+    data = open_run_data(run.config, split=run.split)
+    embedding = embed_images(run.load_method(), data.test)
+    torch.manual_seed(0)
+    fresh = type(run.load_method())(run.config, data.spec)
+    before = validation_scores(embed_images(fresh, data.test).direction, data.test.labels)
+    after = validation_scores(embedding.direction, data.test.labels)
+    assert after["map@r"] > before["map@r"] + 0.1
+    assert embedding.family == "gaussian"
+    assert float(embedding.uncertainty.log().std()) > 0.01
+    assert run.log[-1]["train_loss"] < run.log[0]["train_loss"]
+
+
+def test_scale_and_shift_are_learned_and_scale_is_positive(run: Run) -> None:
+    method = run.load_method()
+    fresh = a_method()
+    assert method.scale.item() > 0
+    assert method.scale.item() != fresh.scale.item()
+    assert method.shift.item() != fresh.shift.item()
+    with torch.no_grad():
+        fresh.raw_scale.fill_(-30.0)
+    assert fresh.scale.item() > 0
+
+
+@pytest.mark.parametrize("beta", [0.0, 1e-4, 0.5])
+def test_loss_by_hand(beta: float) -> None:
+    """Samples drawn here by the same generator, pairs in a loop, the divergence by torch: its sign is plus."""
+    method, batch = a_method(samples=3, beta=beta), a_batch()
+    torch.manual_seed(7)
+    losses = method.loss(batch)
+    with torch.no_grad():
+        embedding = method.embed_features(method.encode(batch.inputs))
+        mean, deviation = embedding.location, embedding.parameters["variance"].sqrt()
+        torch.manual_seed(7)
+        samples = mean + deviation * torch.randn(3, 8, 6)
+        scale, shift = method.scale.item(), method.shift.item()
+        terms: dict[bool, list[float]] = {True: [], False: []}
+        for i in range(8):
+            for j in range(i + 1, 8):
+                distance = (samples[:, None, i] - samples[None, :, j]).norm(dim=-1)  # (3, 3)
+                match = float(torch.sigmoid(shift - scale * distance).mean())
+                same = bool(batch.labels[i] == batch.labels[j])
+                terms[same].append(-math.log(match if same else 1 - match))
+        expected = sum(sum(part) / len(part) for part in terms.values()) / 2
+        own, prior = Normal(mean, deviation), Normal(torch.zeros_like(mean), torch.ones_like(mean))
+        divergence = float(kl_divergence(Independent(own, 1), Independent(prior, 1)).mean())
+    assert losses.parts["match"].item() == pytest.approx(expected, rel=1e-4)
+    assert losses.parts["kl"].item() == pytest.approx(divergence, rel=1e-4)
+    assert losses.total.item() == pytest.approx(expected + beta * divergence, rel=1e-4)
+
+
+def test_variance_is_bounded_for_any_features() -> None:
+    method = a_method()
+    width = method.encoder.feature_dim
+    for size in (0.0, 1.0, 1e6):
+        variance = method.embed_features(size * torch.randn(4, width)).detach().parameters["variance"]
+        assert float(variance.min()) >= math.exp(-12.001)
+        assert float(variance.max()) <= math.exp(4.001)
+    with torch.no_grad():
+        method.spread.weight.zero_()
+        method.spread.bias.zero_()
+    start = method.embed_features(torch.randn(4, width)).parameters["variance"]
+    torch.testing.assert_close(start, torch.full_like(start, math.exp(-4.0)))
+
+
+def test_every_parameter_is_in_one_group_and_gets_a_gradient() -> None:
+    method = a_method()
+    groups = method.parameter_groups()
+    grouped = [parameter for group in groups for parameter in group["params"]]
+    assert {id(p) for p in grouped} == {id(p) for p in method.parameters()}
+    assert len(grouped) == len(list(method.parameters()))
+    method.loss(a_batch()).total.backward()
+    for name, parameter in method.named_parameters():
+        assert torch.isfinite(parameter.grad).all(), name
+        assert bool((parameter.grad != 0).any()), name
+
+
+def test_options_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InputError, match=r"'hib.samples' cannot be 0"):
+        a_method(samples=0)
+    with pytest.raises(InputError, match=r"no configuration key 'hib.kl'"):
+        a_method(kl=1.0)
+
+
+class _LossOnly(torch.nn.Module):
+    """DDP averages what its module's forward made: let that be the loss."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        return self.method.loss(batch).total
+
+
+def _worker(rank: int, port: str, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    method, batch = a_method(), a_batch()
+    own = Batch(*(value[4 * rank : 4 * rank + 4] for value in batch))
+    parallel = DistributedDataParallel(_LossOnly(method))  # kept: its hooks die with it
+    torch.manual_seed(7)  # as training does, alike on all ranks
+    total = parallel(own)
+    total.backward()
+    gradients = {name: value.grad for name, value in method.named_parameters()}
+    torch.save({"loss": total.detach(), "gradients": gradients}, f"{folder}/{rank}.pt")
+    del parallel  # before the group it holds: a reducer that outlives it can hang the process's end
+    dist.destroy_process_group()
+
+
+def test_gradient_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
+    method = a_method()
+    torch.manual_seed(7)
+    alone = method.loss(a_batch()).total
+    alone.backward()
+    port = str(30100 + os.getpid() % 300)
+    torch.multiprocessing.spawn(_worker, (port, str(tmp_path)), nprocs=2)
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        torch.testing.assert_close(found["loss"], alone.detach(), atol=1e-6, rtol=0)
+        for name, parameter in method.named_parameters():
+            difference = (found["gradients"][name] - parameter.grad).abs().max()
+            assert difference <= 1e-6 * max(1.0, float(parameter.grad.abs().max())), name
