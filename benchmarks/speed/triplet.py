@@ -13,16 +13,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from online import best_times, count_kernels
-
-from doubtless.config import make_config
-from doubtless.data import Batch
-from doubtless.methods import DataSpec, method_class
+from training_step import Step, best_times, count_kernels, machine, numbers_of, training_step, verdict
 
 PLAIN, JUDGED = "triplet", "bayes-triplet"
 LIMITS = {"tf_efficientnet_lite0,128,112,512": 1.05}
@@ -41,9 +36,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows here")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    threads = torch.get_num_threads()
-    print(f"{name}, {threads} threads, torch {torch.__version__}, precision {arguments.precision}")
+    print(f"{machine(device)}, precision {arguments.precision}")
     print(f"{'size':>34} {'method':>18} {'ms a step':>10} {'kernels':>8} {'ratio':>7}")
     rows = [row for size in arguments.sizes for row in measure(size, arguments, device)]
     if arguments.json:
@@ -60,45 +53,30 @@ def measure(size: str, arguments: argparse.Namespace, device: torch.device) -> l
         rows.append(
             {"size": size, "method": method, "ms": 1e3 * best[method], "ratio": ratio, "kernels": kernels}
         )
-        verdict = ""
-        if method == JUDGED and size in LIMITS:
-            verdict = f"  {'within' if ratio <= LIMITS[size] else 'BEYOND'} {LIMITS[size]}"
+        ending = verdict(ratio, LIMITS.get(size) if method == JUDGED else None)
         print(
-            f"{size:>34} {method:>18} {1e3 * best[method]:>10.3f} {kernels:>8} {ratio:>7.3f}{verdict}",
+            f"{size:>34} {method:>18} {1e3 * best[method]:>10.3f} {kernels:>8} {ratio:>7.3f}{ending}",
             flush=True,
         )
     return rows
 
 
-def a_step(name: str, size: str, precision: str, device: torch.device) -> Callable[[], None]:
-    """One training step of a method on a batch that stays the same."""
-    backbone, *numbers = size.split(",")
-    batch_size, pixels, dim = (int(number) for number in numbers)
+def a_step(name: str, size: str, precision: str, device: torch.device) -> Step:
+    backbone, batch_size, pixels, dim = numbers_of(size)
     small = backbone.startswith("conv-")
-    channels = 1 if backbone == "conv-fashion" else 3
-    config = {
+    config: dict[str, Any] = {
         "method": name,
-        "data": {"source": "fashion-sample"},
         "model": {"backbone": backbone, "dim": dim, "pooling": "auto" if small else "gem"},
         "loss": {"name": "triplet", "margin": 0.1},
     }
-    classes = max(2, batch_size // 4)
-    torch.manual_seed(0)
-    spec = DataSpec(channels=channels, size=pixels, label_names=[str(label) for label in range(classes)])
-    method = method_class(name)(make_config(config), spec).to(device).train()
-    optimizer = torch.optim.Adam(method.parameters(), lr=1e-5)
-    images = torch.randint(0, 256, (batch_size, channels, pixels, pixels), dtype=torch.uint8)
-    labels = torch.arange(batch_size) % classes
-    batch = Batch(images.to(device), labels.to(device), torch.arange(batch_size))
-
-    def step() -> None:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            total = method.loss(batch).total
-        total.backward()
-        optimizer.step()
-
-    return step
+    return training_step(
+        config,
+        batch_size=batch_size,
+        pixels=pixels,
+        classes=max(2, batch_size // 4),
+        device=device,
+        precision=precision,
+    )
 
 
 if __name__ == "__main__":

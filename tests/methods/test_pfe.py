@@ -21,7 +21,7 @@ from doubtless.training import Run, embed_images, open_run_data, train_run
 @pytest.fixture(scope="module")
 def run(tiny_config: dict[str, Any], tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     config = {**copy.deepcopy(tiny_config), "method": "pfe", "base": str(tiny_run)}
-    config["head"] = {"epochs": 60, "lr_decay": 0.97}
+    config["head"] = {"epochs": 60, "lr_decay": 0.97, "norm_lr": 30}
     return train_run(make_config(config), tmp_path_factory.mktemp("pfe") / "run", quiet=True)
 
 

@@ -22,7 +22,6 @@ from doubtless.losses.variational import bounded_log_variance, draw_samples
 from doubtless.methods.base import DataSpec, Losses, Method
 
 FIRST = -4.0  # log σ² at the start: the signal is there before the noise is
-FASTER = 10.0
 REACH = 8.0  # log σ² stays in (−12, 4): from a noise that says nothing to seven times the prior's deviation
 
 
@@ -33,6 +32,8 @@ class HibOptions(Section):
     """K: draws of every embedding a step; all K² pairs of two images are compared."""
     beta: float = Field(default=1e-4, ge=0)
     """The weight of the divergence from N(0, I)."""
+    match_lr: float = Field(default=10.0, gt=0)
+    """Factor on the learning rate of a and b."""
 
 
 class Hib(Method):
@@ -83,7 +84,7 @@ class Hib(Method):
         ]
         return [
             {"params": network, "lr_factor": 1.0},
-            {"params": [self.raw_scale, self.shift], "lr_factor": FASTER},
+            {"params": [self.raw_scale, self.shift], "lr_factor": self.options.match_lr},
         ]
 
     def record(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -22,7 +23,13 @@ from doubtless.methods.base import DataSpec, Losses, Part
 from doubtless.methods.two_stage import HeadOptions, TwoStage
 
 FIRST_SCALE, FIRST_SHIFT = 1e-4, -7.0
-FASTER = 30.0  # γ and β have units to go, not thousandths: at Adam's 1e-3 a step that is thousands of steps
+
+
+class PfeOptions(HeadOptions):
+    """The section `head` of a configuration."""
+
+    norm_lr: float = Field(default=10.0, gt=0)
+    """Factor on the learning rate of γ and β, which have units to go: at 1e-3 a step that is thousands of steps."""
 
 
 class SharedBatchNorm(nn.Module):
@@ -54,7 +61,7 @@ class Pfe(TwoStage):
 
     name: ClassVar[str] = "pfe"
     summary: ClassVar[str] = "a frozen network and a head for the variance, by mutual likelihood (PFE)"
-    sections: ClassVar[Mapping[str, type[Section]]] = {"head": HeadOptions}
+    sections: ClassVar[Mapping[str, type[Section]]] = {"head": PfeOptions}
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -93,7 +100,10 @@ class Pfe(TwoStage):
         shared = list(self.shared_norm.parameters())
         own = {id(parameter) for parameter in shared}
         others = [parameter for parameter in self.second.parameters() if id(parameter) not in own]
-        return [{"params": others, "lr_factor": 1.0}, {"params": shared, "lr_factor": FASTER}]
+        return [
+            {"params": others, "lr_factor": 1.0},
+            {"params": shared, "lr_factor": self.config.section("head", PfeOptions).norm_lr},
+        ]
 
     def record(self) -> dict[str, Any]:
         norm = self.shared_norm
