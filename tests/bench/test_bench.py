@@ -15,12 +15,14 @@ import yaml
 from typer.testing import CliRunner
 
 from doubtless.bench import load_suite, plan_jobs
+from doubtless.bench.comparison import _run_record
 from doubtless.bench.plan import plan_tuning, run_key
 from doubtless.bench.suite import merge
 from doubtless.bench.worker import make_run, measure_again
 from doubtless.cli import app
 from doubtless.config import make_config, with_overrides
 from doubtless.errors import InputError
+from doubtless.evaluation import Evaluation
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 
@@ -155,6 +157,10 @@ def test_plan_covers_methods_seeds_and_grid(suite: Path, tmp_path: Path) -> None
     assert [job.config.training.lr for job in tuning] == [1e-3, 3e-3]
 
 
+def write_empty_metrics(folder: Path) -> None:
+    Evaluation({}, {}, {}, {}, {}, None).save(folder / "metrics.json")
+
+
 def extended(suite: Path, rows: dict[str, Any]) -> Path:
     content = yaml.safe_load(suite.read_text())
     content["methods"] |= rows
@@ -174,6 +180,9 @@ def test_second_stages_are_tuned_upon_what_was_chosen_for_the_first(suite: Path,
     base, *tuning = plan_tuning(chosen, tmp_path, with_base=True)
     final = {(job.method, job.seed): job for job in plan_jobs(chosen, tmp_path)}
     assert base.folder == final["contrastive", 0].folder  # made once, used again
+    write_empty_metrics(final["lam", 0].folder)
+    recorded = _run_record(final["lam", 0])["config"]["base"]
+    assert recorded == base.folder.name  # results name no folder of this machine
     assert base.config.training.lr == 3e-3
     assert [job.base for job in tuning] == [base.folder] * 2
     assert len({job.folder for job in tuning}) == 2

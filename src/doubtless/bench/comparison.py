@@ -130,10 +130,12 @@ def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> Comparison
 
 
 def _run_record(job: Job) -> dict[str, Any]:
-    """One run's numbers without its curves."""
+    """One run's numbers without its curves, and without the folders of this machine."""
     found = replace(Evaluation.load(job.folder / "metrics.json"), curves={}).to_json()
     config = job.config.to_dict()
     config["data"].pop("root", None)
+    if job.config.base is not None:
+        config["base"] = Path(job.config.base).name
     return {"method": job.method, "seed": job.seed, "key": job.folder.name, "config": config, **found}
 
 
