@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from doubtless.config import EvaluationConfig
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import evaluate
@@ -132,6 +133,10 @@ def test_evaluation_searches_by_the_score() -> None:
     assert by_direction["recall@1"] == 1
     assert by_distance["recall@1"] == 0.5  # a vague item is far from everyone, its own class included
     assert by_distance.protocol["score"] == "expected-distance"
+
+
+def test_configurations_know_every_score() -> None:
+    assert EvaluationConfig.model_fields["score"].annotation == ScoreName
 
 
 def test_wrong_families_and_names_get_a_sentence() -> None:

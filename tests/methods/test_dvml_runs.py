@@ -18,6 +18,7 @@ from doubtless.methods.metric_loss import MetricLoss
 from doubtless.report.method_figures.dvml import nearest_real
 from doubtless.training import Run, embed_images, open_run_data, train_run
 from doubtless.training.run_evaluation import RunEvaluation
+from tests.reference.stopped import train_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,22 +80,10 @@ def test_nearest_real_image_is_that_of_a_loop_and_never_the_image_itself() -> No
 
 @pytest.mark.parametrize("step", [4, 9, 17])
 def test_stopped_and_resumed_across_the_phase_switch_is_bit_equal(
-    tiny_config, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tiny_config, run: Run, tmp_path: Path, step: int
 ) -> None:
     """The process dies in phase 1, in the first epoch of phase 2 and in its second."""
-    seen, original = 0, Dvml.loss
-
-    def dying(self: Dvml, batch: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == step:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(Dvml, "loss", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train_run(make_config(with_dvml(tiny_config)), tmp_path / "run", quiet=True)
-    monkeypatch.undo()
+    train_until(step, with_dvml(tiny_config), tmp_path / "run")
     torch.rand(5)
     resumed = train_run(make_config(with_dvml(tiny_config)), tmp_path / "run", resume=True, quiet=True)
     expected = run.load_method().state_dict()

@@ -25,6 +25,7 @@ from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.lam_online import LamOnline
 from doubtless.training import Run, train_run
 from tests.reference.launches import Launches
+from tests.reference.stopped import train_until
 
 
 def a_method(loss: dict[str, Any] | None = None, **laplace: Any) -> LamOnline:
@@ -200,22 +201,8 @@ def test_loaded_embeddings_are_equal_whatever_the_batch(run: Run) -> None:
         torch.testing.assert_close(alone.parameters[name], value[3:4], rtol=1e-5, atol=1e-6)
 
 
-def test_stopped_and_resumed_is_bit_equal(
-    config, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, original = 0, LamOnline.loss
-
-    def dying(self: LamOnline, batch: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == 12:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(LamOnline, "loss", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train_run(make_config(config), tmp_path / "run", quiet=True)
-    monkeypatch.undo()
+def test_stopped_and_resumed_is_bit_equal(config, run: Run, tmp_path: Path) -> None:
+    train_until(12, config, tmp_path / "run")
     torch.rand(5)
     resumed = train_run(make_config(config), tmp_path / "run", resume=True, quiet=True)
     expected = load_file(run.path / "model.safetensors")

@@ -234,7 +234,7 @@ def test_frozen_encoder_and_half_whitened_head(tiny_config, tmp_path: Path, wher
     run = train_run(make_config(config), tmp_path / "run", quiet=True)
     method, data = run.load_method(), open_run_data(run.config, split=run.split)
     assert method.batch_kind == ("features" if where == "head" else "images")
-    features = method._head_inputs(features_of(method, data.train), lambda number, values: values)
+    features = method.head_inputs(features_of(method, data.train))
     assert features.shape[1] == method.head.in_features
     torch.testing.assert_close(
         method.head.weight.detach(), half_whitened(features, 8).weight, atol=1e-3, rtol=1e-2

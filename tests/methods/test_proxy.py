@@ -23,6 +23,7 @@ from doubtless.losses.proxy import proxy_nca_loss
 from doubtless.methods import DataSpec, Part
 from doubtless.methods.proxy import Proxy, roles_of_the_norm
 from doubtless.training import Run, train_run
+from tests.reference.stopped import train_until
 
 ABLATION = [
     {"similarity": "elk", "family": "nivmf"},
@@ -251,22 +252,8 @@ def test_loaded_embeddings_are_equal_whatever_the_batch(run: Run) -> None:
         torch.testing.assert_close(alone.parameters[name], value[3:4], rtol=1e-5, atol=1e-6)
 
 
-def test_stopped_and_resumed_is_bit_equal(
-    config: dict[str, Any], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen, original = 0, Proxy.loss
-
-    def dying(self: Proxy, batch: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == 12:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(Proxy, "loss", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train_run(make_config(config), tmp_path / "run", quiet=True)
-    monkeypatch.undo()
+def test_stopped_and_resumed_is_bit_equal(config: dict[str, Any], run: Run, tmp_path: Path) -> None:
+    train_until(12, config, tmp_path / "run")
     torch.rand(5)
     resumed = train_run(make_config(config), tmp_path / "run", resume=True, quiet=True)
     expected = load_file(run.path / "model.safetensors")

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from doubtless.config import make_config
 from doubtless.errors import InputError
 from doubtless.methods import method_class
-from doubtless.methods.bayes_triplet import BayesTriplet
 from doubtless.training import Run, open_run_data, train_run
 from doubtless.training.display import EpochDisplay
 from doubtless.training.mining import TupleBatches, violating_tuples
+from tests.reference.stopped import train_until
 from tests.training.test_distributed import train_with
 
 MINING = {"cache": 60, "refresh": 5, "negatives": 2, "tuples": 4}
@@ -119,22 +119,10 @@ def test_augmented_images_come_through_workers(mined_config: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("step", [4, 20, 30])
 def test_stopped_and_resumed_is_bit_equal(
-    mined_config: dict[str, Any], mined_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    mined_config: dict[str, Any], mined_run: Path, tmp_path: Path, step: int
 ) -> None:
     """Epochs have 12 steps and the cache is refreshed every 5: what an epoch starts with is older than it."""
-    seen, original = 0, BayesTriplet.loss
-
-    def dying(self: BayesTriplet, batch: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == step:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(BayesTriplet, "loss", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train_run(make_config(mined_config), tmp_path / "run", quiet=True)
-    monkeypatch.undo()
+    train_until(step, mined_config, tmp_path / "run")
     train_run(make_config(mined_config), tmp_path / "run", resume=True, quiet=True)
     whole, resumed = (load_file(path / "model.safetensors") for path in (mined_run, tmp_path / "run"))
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())

@@ -23,6 +23,7 @@ from doubtless.errors import InputError, RunError
 from doubtless.methods.deterministic import Deterministic
 from doubtless.training import Run, embed_images, open_run_data, train_run
 from doubtless.training.validation import validation_scores
+from tests.reference.stopped import train_until
 
 
 def with_values(config: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
@@ -81,24 +82,11 @@ def test_same_seed_same_weights_other_seed_other_weights(tiny_config, tiny_run: 
 
 @pytest.mark.parametrize("step", [4, 9, 17])
 def test_stopped_in_mid_epoch_and_resumed_is_bit_equal(
-    tiny_config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tiny_config, tiny_run: Path, tmp_path: Path, step: int
 ) -> None:
     """The process dies at a step of epoch 0, 1 or 2; resuming repeats that epoch."""
-    seen = 0
-    original = Deterministic.loss
-
-    def dying(self: Deterministic, batch: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == step:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(Deterministic, "loss", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train_run(make_config(tiny_config), tmp_path / "run", quiet=True)
+    train_until(step, tiny_config, tmp_path / "run")
     assert not Run(tmp_path / "run").is_finished
-    monkeypatch.undo()
     torch.rand(5)  # whatever else drew numbers in between
     train_run(make_config(tiny_config), tmp_path / "run", resume=True, quiet=True)
     assert_bit_equal(tiny_run, tmp_path / "run")
@@ -252,23 +240,9 @@ except RunError as error:
 """
 
 
-def test_full_disk_keeps_the_previous_checkpoint(
-    tiny_config, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_keeps_the_previous_checkpoint(tiny_config, tiny_run: Path, tmp_path: Path) -> None:
     """No file may grow past a limit below a checkpoint's size: the real error, from the real write."""
-    original, seen = Deterministic.loss, 0
-
-    def dying(self: Deterministic, batch: Any) -> Any:
-        nonlocal seen
-        seen += 1
-        if seen == 12:
-            raise KeyboardInterrupt
-        return original(self, batch)
-
-    monkeypatch.setattr(Deterministic, "loss", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        train_run(make_config(tiny_config), tmp_path / "run", quiet=True)
-    monkeypatch.undo()
+    train_until(12, tiny_config, tmp_path / "run")
     checkpoint = tmp_path / "run" / "last.ckpt"
     before = checkpoint.read_bytes()
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(tiny_config))

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from doubtless.losses.reduction import mean_over
+
 
 def contrastive_loss(
     embeddings: Tensor, labels: Tensor, *, margin: float, negative_weight: float = 0.5
@@ -36,11 +38,6 @@ def contrastive_loss(
     pair = torch.ones_like(same).triu(diagonal=1)
     positive, negative = same & pair, ~same & pair
 
-    attraction = _mean_over(0.5 * squared_distance, positive)
-    repulsion = _mean_over(0.5 * (margin**2 - squared_distance).relu(), negative)
+    attraction = mean_over(0.5 * squared_distance, positive)
+    repulsion = mean_over(0.5 * (margin**2 - squared_distance).relu(), negative)
     return 2 * (1 - negative_weight) * attraction + 2 * negative_weight * repulsion
-
-
-def _mean_over(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the values under the mask, 0 where it is empty."""
-    return (values * mask).sum() / mask.sum().clamp_min(1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from doubtless.errors import InputError
+from doubtless.losses.reduction import mean_over
 from doubtless.losses.triplet import squared_distances
 
 
@@ -48,7 +49,7 @@ def soft_contrastive_loss(
     log_other = logsigmoid(-logit).logsumexp(dim=(0, 2)) - pairs_of_samples
     same = labels[:, None] == labels[None, :]
     pair = torch.ones_like(same).triu(diagonal=1)
-    return -0.5 * (_mean_over(log_match, same & pair) + _mean_over(log_other, ~same & pair))
+    return -0.5 * (mean_over(log_match, same & pair) + mean_over(log_other, ~same & pair))
 
 
 def kl_to_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -66,8 +67,3 @@ def _distances(points: Tensor) -> Tensor:
     squared = squared_distances(centered)
     apart = squared > 0
     return torch.where(apart, squared, 1.0).sqrt() * apart
-
-
-def _mean_over(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of the values under the mask, 0 where it is empty."""
-    return (values * mask).sum() / mask.sum().clamp_min(1)

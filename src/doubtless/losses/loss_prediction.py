@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 from doubtless.errors import InputError
+from doubtless.losses.reduction import mean_over
 
 SCORES_AT_A_TIME = 2**24
 
@@ -64,4 +65,4 @@ def ranking_loss(predicted: Tensor, target: Tensor) -> Tensor:
         )
     larger = target[:, None] > target[None, :]  # (n, n), each unordered pair once; False with NaN
     order = softplus(predicted[None, :] - predicted[:, None])
-    return (order * larger).sum() / larger.sum().clamp_min(1)
+    return mean_over(order, larger)

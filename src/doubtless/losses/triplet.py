@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from doubtless.losses.reduction import mean_violation
+
 Mining = Literal["semi-hard", "hard"]
 AnyMining = Literal["semi-hard", "hard", "random", "skewed"]
 SKEW = 2.0  # of the share of nearer negatives, which is uniform for `random`
@@ -71,7 +73,7 @@ def batch_triplet_loss(
     positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     chosen, exists = mined_negatives(distance, same, mining)  # (batch, batch): for anchor i with positive j
     violation = (distance - distance.gather(1, chosen) + margin).relu() * (positive & exists)
-    return violation.sum() / (violation > 0).sum().clamp_min(1)
+    return mean_violation(violation)
 
 
 def squared_distances(points: Tensor) -> Tensor:

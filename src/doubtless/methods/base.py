@@ -120,6 +120,10 @@ class Method(nn.Module):
     def embed_features(self, features: Tensor) -> Embedding:
         raise NotImplementedError
 
+    def head_inputs(self, features: Tensor) -> Tensor:
+        """What the linear head takes of features (n, F): all of them, unless a method has more in between."""
+        return features
+
     def features(self, inputs: Tensor) -> Tensor:
         """Features (n, F) of a batch's inputs, whichever kind they are."""
         return inputs if self.batch_kind == "features" else self.encode(inputs)
@@ -143,8 +147,8 @@ class Method(nn.Module):
         """Sets the head to half-whitened principal components of the training features."""
         from doubtless.laplace import half_whitened
 
-        weight, bias = half_whitened(train.features(), self.config.model.dim)
         with torch.no_grad():
+            weight, bias = half_whitened(self.head_inputs(train.features()), self.head.out_features)
             self.head.weight.copy_(weight)
             if bias is not None:
                 self.head.bias.copy_(bias)

@@ -20,7 +20,7 @@ from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.embedding import Embedding
 from doubtless.losses import batch_bayesian_triplet_loss, bayesian_triplet_loss
-from doubtless.losses.triplet_moments import Distributions, Gaussians, VonMisesFishers
+from doubtless.losses.triplet_moments import Gaussians, VonMisesFishers
 from doubtless.methods.base import DataSpec, Losses
 from doubtless.methods.triplet_family import TripletFamily
 from doubtless.methods.tuple_mining import MiningOptions, split_tuples, triplets_of
@@ -36,30 +36,59 @@ class BayesOptions(Section):
     negatives: Literal["skewed", "random", "semi-hard", "hard"] = "skewed"
     """In a batch, the negative of each pair of one label; `loss.miner` overrides it.
 
-    random: any. skewed: any, near ones more often. The hard ones alone make every variance grow without end.
+    random: any. skewed: any, near ones more often. With the hard ones alone variances grew large.
     """
 
 
-class BayesTriplet(TripletFamily):
-    """Gaussians: a unit direction times one learned positive scale, and σ² = softplus of the variance head.
+class BayesFamily(TripletFamily):
+    """What both families share: the loss of tuples or triplets, and σ² that starts at the prior's 1/D."""
 
-    σ² starts at the prior's 1/D for every image.
-    """
-
-    name: ClassVar[str] = "bayes-triplet"
-    summary: ClassVar[str] = "Gaussians, trained by the probability that a triplet is in order"
     sections: ClassVar[Mapping[str, type[Section]]] = {"bayes": BayesOptions, "mining": MiningOptions}
     default_margin: ClassVar[float] = MARGIN
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
-        self.log_scale = nn.Parameter(torch.zeros(()))
-        start_at_prior(self)
+        self.options = config.section("bayes", BayesOptions)
+        last = self.variance_head[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            last.bias.fill_(math.log(math.expm1(1 / self.head.out_features)))  # softplus of it is 1/D
+
+    def distributions(self, features: Tensor) -> Gaussians | VonMisesFishers:
+        """Features (n, F) to the parameters of n distributions."""
+        raise NotImplementedError
 
     def loss(self, batch: Batch) -> Losses:
         features = self.features(batch.inputs)
         with torch.autocast(features.device.type, enabled=False):
-            return bayes_losses(self, self.distributions(features.float()), batch.labels)
+            images = self.distributions(features.float())
+            whole = type(images)(gather(images[0]), gather(images[1]))
+            kl_scale = self.options.kl_scale
+            if self.batch_kind == "tuples":
+                a, p, n = split_tuples(whole, self.mining.negatives)
+                losses = bayesian_triplet_loss(a, p, n, margin=self.margin, kl_scale=kl_scale)
+                return Losses(losses.mean(), {})
+            labels = gather(batch.labels)
+            total = batch_bayesian_triplet_loss(
+                whole,
+                labels,
+                margin=self.margin,
+                mining=self.options.negatives,
+                kl_scale=kl_scale,
+                triplets=None if self.miner is None else triplets_of(self.miner, whole[0], labels),
+            )
+        return Losses(total, {})
+
+
+class BayesTriplet(BayesFamily):
+    """Gaussians: a unit direction times one learned positive scale, and σ² = softplus of the variance head."""
+
+    name: ClassVar[str] = "bayes-triplet"
+    summary: ClassVar[str] = "Gaussians, trained by the probability that a triplet is in order"
+
+    def __init__(self, config: Config, spec: DataSpec) -> None:
+        super().__init__(config, spec)
+        self.log_scale = nn.Parameter(torch.zeros(()))
 
     def distributions(self, features: Tensor) -> Gaussians:
         """Features (n, F) to means (n, D) and variances (n, 1)."""
@@ -70,22 +99,11 @@ class BayesTriplet(TripletFamily):
         return Embedding.gaussian(*self.distributions(features))
 
 
-class BayesTripletVmf(TripletFamily):
+class BayesTripletVmf(BayesFamily):
     """On the unit sphere: κ = 1/softplus of the variance head, which starts at D for every image."""
 
     name: ClassVar[str] = "bayes-triplet-vmf"
     summary: ClassVar[str] = "von Mises-Fisher distributions, trained as bayes-triplet is"
-    sections: ClassVar[Mapping[str, type[Section]]] = {"bayes": BayesOptions, "mining": MiningOptions}
-    default_margin: ClassVar[float] = MARGIN
-
-    def __init__(self, config: Config, spec: DataSpec) -> None:
-        super().__init__(config, spec)
-        start_at_prior(self)
-
-    def loss(self, batch: Batch) -> Losses:
-        features = self.features(batch.inputs)
-        with torch.autocast(features.device.type, enabled=False):
-            return bayes_losses(self, self.distributions(features.float()), batch.labels)
 
     def distributions(self, features: Tensor) -> VonMisesFishers:
         """Features (n, F) to directions (n, D) and concentrations (n,)."""
@@ -94,31 +112,3 @@ class BayesTripletVmf(TripletFamily):
 
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.vmf(*self.distributions(features))
-
-
-def bayes_losses(method: TripletFamily, images: Distributions, labels: Tensor) -> Losses:
-    """The Bayesian triplet loss of the tuples, or of triplets, of the global batch."""
-    options = method.config.section("bayes", BayesOptions)
-    whole = type(images)(gather(images[0]), gather(images[1]))
-    if method.batch_kind == "tuples":
-        a, p, n = split_tuples(whole, method.mining.negatives)
-        losses = bayesian_triplet_loss(a, p, n, margin=method.margin, kl_scale=options.kl_scale)
-        return Losses(losses.mean(), {})
-    labels = gather(labels)
-    total = batch_bayesian_triplet_loss(
-        whole,
-        labels,
-        margin=method.margin,
-        mining=options.negatives,
-        kl_scale=options.kl_scale,
-        triplets=None if method.miner is None else triplets_of(method.miner, whole[0], labels),
-    )
-    return Losses(total, {})
-
-
-@torch.no_grad()
-def start_at_prior(method: TripletFamily) -> None:
-    """Sets the variance head's last bias so that softplus of it is 1/D."""
-    last = method.variance_head[-1]
-    assert isinstance(last, nn.Linear)
-    last.bias.fill_(math.log(math.expm1(1 / method.head.out_features)))

@@ -26,7 +26,7 @@ from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
 from doubtless.methods.base import DataSpec, Losses, Method, Part
 from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
-from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_peer
+from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_miner
 
 
 class LamOnline(Method):
@@ -123,8 +123,4 @@ def _checked_miner(config: Config) -> nn.Module | None:
         )
     if config.section("laplace", LaplaceOptions).margin is not None:
         raise InputError("lam-online takes its margin from loss.margin; laplace.margin is for lam-posthoc.")
-    if config.loss.miner is None:
-        return None
-    from pytorch_metric_learning import miners
-
-    return build_peer(miners, config.loss.miner, {})
+    return build_miner(loss)

@@ -87,19 +87,22 @@ class McDropout(Deterministic):
         def drop(number: int, values: Tensor) -> Tensor:
             return dropout(values, self.options.rate, training=self.training)
 
-        inputs = self._head_inputs(self.features(batch.inputs), drop)
+        inputs = self._after(self.features(batch.inputs), drop)
         embeddings = gather(self.head(inputs))  # (global batch, D)
         return Losses(self.metric_loss(embeddings, gather(batch.labels)), {})
 
     def embed_features(self, features: Tensor) -> Embedding:
         if not bool(self.finished):  # still training: points of the mean network
-            return Embedding.point(self.head(self._head_inputs(features, _keep_all)))
+            return Embedding.point(self.head(self.head_inputs(features)))
         blocks = self.encoder.backbone
         if isinstance(blocks, ConvBlocks):
             return Embedding.empirical(sampled_blocks(blocks, self.head, features, masks=self.masks))
         return Embedding.empirical(masked_linear(features, self.head, self.masks))
 
-    def _head_inputs(self, features: Tensor, drop: Drop) -> Tensor:
+    def head_inputs(self, features: Tensor) -> Tensor:
+        return torch.cat([self._after(rows, _keep_all) for rows in features.split(POINT_CHUNK)])
+
+    def _after(self, features: Tensor, drop: Drop) -> Tensor:
         """What the last linear layer takes, from what comes before the first dropout."""
         blocks = self.encoder.backbone
         return blocks.rest(features, drop=drop) if isinstance(blocks, ConvBlocks) else drop(0, features)
@@ -107,14 +110,6 @@ class McDropout(Deterministic):
     def start(self, train: Part) -> None:
         self.finished.fill_(False)  # a `base` of this method was
         super().start(train)
-
-    @torch.no_grad()
-    def half_whiten_head(self, train: Part) -> None:
-        def features() -> Tensor:
-            parts = train.features().split(POINT_CHUNK)
-            return torch.cat([self._head_inputs(part, _keep_all) for part in parts])
-
-        super().half_whiten_head(Part(train.labels, features))
 
     def finish(self, train: Part, validation: Part) -> None:
         if self.config.training.epochs == 0 and self.config.base is None:

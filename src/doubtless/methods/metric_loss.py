@@ -38,14 +38,14 @@ class MetricLoss(nn.Module):
                     f"{config.name} is ours and takes margin, negative_weight and mining."
                 )
         else:
-            from pytorch_metric_learning import losses, miners
+            from pytorch_metric_learning import losses
 
             supplied: dict[str, Any] = {"num_classes": classes, "embedding_size": dim}
             if config.margin is not None:
                 supplied["margin"] = config.margin
             chosen = NamedConfig(name=config.name, arguments=config.arguments)
             self.peer = build_peer(losses, chosen, supplied, ours=OURS)
-            self.miner = build_peer(miners, config.miner, {}) if config.miner else None
+            self.miner = build_miner(config)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         # Distances of near neighbours are differences of near-equal numbers: never in half precision.
@@ -80,6 +80,15 @@ class MetricLoss(nn.Module):
             return batch_triplet_loss(embeddings, labels, margin=self.margin, mining=self.config.mining)
         weight = self.config.negative_weight
         return contrastive_loss(embeddings, labels, margin=self.margin, negative_weight=weight)
+
+
+def build_miner(config: LossConfig) -> nn.Module | None:
+    """The miner of pytorch-metric-learning that `loss.miner` names, if any."""
+    if config.miner is None:
+        return None
+    from pytorch_metric_learning import miners
+
+    return build_peer(miners, config.miner, {})
 
 
 def build_peer(

@@ -19,6 +19,7 @@ from doubtless.data.batches import BalancedBatches
 from doubtless.data.loading import Batch
 from doubtless.embedding import Embedding
 from doubtless.losses import pairwise_mutual_likelihood_score
+from doubtless.losses.reduction import mean_over
 from doubtless.methods.base import DataSpec, Losses, Part
 from doubtless.methods.two_stage import HeadOptions, TwoStage
 
@@ -80,7 +81,7 @@ class Pfe(TwoStage):
         score = pairwise_mutual_likelihood_score(mean, variance, mean, variance)  # (batch, batch)
         same = batch.labels[:, None] == batch.labels[None, :]
         positive = same & (batch.position[:, None] < batch.position[None, :])
-        return Losses(-(score * positive).sum() / positive.sum().clamp_min(1), {})
+        return Losses(-mean_over(score, positive), {})
 
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.gaussian(*self._gaussian(features))

@@ -17,6 +17,7 @@ from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.embedding import Embedding
 from doubtless.losses import batch_triplet_loss, triplet_loss
+from doubtless.losses.reduction import mean_violation
 from doubtless.methods.base import Losses
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
 from doubtless.methods.triplet_family import TripletFamily
@@ -51,8 +52,3 @@ class Triplet(TripletFamily):
 
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.point(self.head(features))
-
-
-def mean_violation(violation: Tensor) -> Tensor:
-    """Mean over the triplets that violate the margin, 0 where none does."""
-    return violation.sum() / (violation > 0).sum().clamp_min(1)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from doubtless.config import Config
 from doubtless.errors import InputError
-from doubtless.methods.base import BatchKind, DataSpec, Method, Part
-from doubtless.methods.tuple_mining import MiningOptions, batch_miner, triplet_margin
+from doubtless.methods.base import BatchKind, DataSpec, Method
+from doubtless.methods.metric_loss import build_miner
+from doubtless.methods.tuple_mining import MiningOptions, triplet_margin
 
 HIDDEN = 128
 
@@ -35,7 +35,7 @@ class TripletFamily(Method):
         super().__init__(config, spec)
         self.mining = config.section("mining", MiningOptions)
         self.margin = triplet_margin(config, self.default_margin)
-        self.miner = batch_miner(config)
+        self.miner = build_miner(config.loss)
         if self.has_variance:
             self._make_heads()
 
@@ -50,14 +50,8 @@ class TripletFamily(Method):
             of_mean, of_variance = features.chunk(2, dim=-1)
         return normalize(self.head(of_mean).float(), dim=-1), self.variance_head(of_variance).float()
 
-    def half_whiten_head(self, train: Part) -> None:
-        from doubtless.laplace import half_whitened
-
-        weight, bias = half_whitened(train.features()[:, : self.head.in_features], self.head.out_features)
-        with torch.no_grad():
-            self.head.weight.copy_(weight)
-            if bias is not None:
-                self.head.bias.copy_(bias)
+    def head_inputs(self, features: Tensor) -> Tensor:
+        return features[:, : self.head.in_features]
 
     def _make_heads(self) -> None:
         dim = self.config.model.dim

@@ -17,6 +17,7 @@ from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.embedding import Embedding
 from doubtless.losses import batch_triplet_regression_loss, triplet_loss, triplet_regression_loss
+from doubtless.losses.reduction import mean_over
 from doubtless.methods.base import Losses
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
 from doubtless.methods.triplet_family import TripletFamily
@@ -60,5 +61,4 @@ class TripletRegression(TripletFamily):
         a, p, n = split_tuples(direction, self.mining.negatives)
         violation = triplet_loss(a, p, n, margin=self.margin)  # (t, negatives)
         losses = triplet_regression_loss(violation, *split_tuples(log_variance, self.mining.negatives))
-        shown = violation > 0
-        return (losses * shown).sum() / shown.sum().clamp_min(1)
+        return mean_over(losses, violation > 0)

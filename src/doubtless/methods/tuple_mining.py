@@ -11,7 +11,6 @@ from doubtless.config import Config, Section
 from doubtless.errors import InputError
 from doubtless.losses.triplet import Triplets
 from doubtless.losses.triplet_moments import Gaussians, VonMisesFishers
-from doubtless.methods.metric_loss import build_peer
 
 Rows = TypeVar("Rows", bound=Tensor | Gaussians | VonMisesFishers)
 
@@ -54,15 +53,6 @@ def triplet_margin(config: Config, default: float) -> float:
             f"{config.method} trains with triplets, got loss {loss.name!r}; set `loss: {{name: triplet}}`."
         )
     return default if loss.margin is None else loss.margin
-
-
-def batch_miner(config: Config) -> nn.Module | None:
-    """The miner of pytorch-metric-learning that `loss.miner` names, if any."""
-    if config.loss.miner is None:
-        return None
-    from pytorch_metric_learning import miners
-
-    return build_peer(miners, config.loss.miner, {})
 
 
 def triplets_of(miner: nn.Module, points: Tensor, labels: Tensor) -> Triplets:
