@@ -2,4 +2,5 @@
 
 from doubtless.cli import main
 
-main()
+if __name__ == "__main__":  # a process forked for a benchmark imports this module again
+    main()

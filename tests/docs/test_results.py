@@ -22,7 +22,7 @@ TABLES = {
         "ensemble, aligned": "ensemble",
         "ensemble, unaligned": "ensemble-unaligned",
         "PFE": "pfe",
-        "HIB (`match_lr: 1`)": "hib",
+        "HIB": "hib",
         "loss prediction": "loss-prediction",
     },
     "proxies": {

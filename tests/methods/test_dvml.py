@@ -119,6 +119,14 @@ def test_distance_weighted_sampling_once_for_all_draws(tiny_config) -> None:
     assert all(bool(torch.isfinite(value.grad).all()) for value in method.parameters())
 
 
+def test_a_peer_takes_all_its_numbers_to_a_device() -> None:
+    """MarginLoss keeps its β in a plain attribute, which nn.Module.to does not move."""
+    metric = MetricLoss(LossConfig(**MARGIN_DWS), dim=5, classes=6)
+    assert metric.peer.beta.tolist() == pytest.approx([1.2] * 6)
+    assert metric.to("meta").peer.beta.device.type == "meta"
+    assert not metric.state_dict()
+
+
 @pytest.mark.parametrize(
     "loss", [METRIC_LOSSES["semi-hard"], NPAIR, MARGIN_DWS], ids=["triplet", "npair", "dws"]
 )
@@ -350,8 +358,11 @@ def test_two_processes_have_the_gradient_of_one(tiny_config, tmp_path: Path) -> 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_devices_agree(tiny_config) -> None:
-    method = made(tiny_config, METRIC_LOSSES["semi-hard"])
+@pytest.mark.parametrize(
+    "loss", [METRIC_LOSSES["semi-hard"], NPAIR, MARGIN_DWS], ids=["triplet", "npair", "dws"]
+)
+def test_devices_agree(tiny_config, loss: dict[str, Any]) -> None:
+    method = made(tiny_config, loss)
     expected = method.embed(a_batch().inputs)
     method.to("cuda")
     found = method.embed(a_batch().inputs)

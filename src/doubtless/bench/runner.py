@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 from rich.console import Console, Group
@@ -16,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from doubtless.bench.plan import Job
+from doubtless.bench.process import start_worker
 from doubtless.files import write_text
 from doubtless.training import Run
 
@@ -28,7 +28,7 @@ class Status:
     state: str = "waiting"
     seconds: float = 0.0
     error: str | None = None
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: BaseProcess | None = field(default=None, repr=False)
     began: float = 0.0
 
 
@@ -47,7 +47,7 @@ def run_suite(jobs: Sequence[Job], *, parallel: int = 1, console: Console | None
                 time.sleep(0.2)
         finally:
             for status in statuses:
-                if status.process is not None and status.process.poll() is None:
+                if status.process is not None and status.process.is_alive():
                     status.process.terminate()
     return statuses
 
@@ -57,7 +57,7 @@ def _advance(statuses: Sequence[Status], parallel: int) -> None:
     running = [status for status in statuses if status.state == "running"]
     for status in running:
         assert status.process is not None
-        code = status.process.poll()
+        code = status.process.exitcode
         status.seconds = time.perf_counter() - status.began
         if code is not None:
             status.state = "done" if code == 0 and status.job.is_done else "failed"
@@ -86,20 +86,13 @@ def _start(status: Status, parallel: int) -> None:
     job = status.job
     config = job.folder.parent / "configs" / f"{job.folder.name}.yaml"
     write_text(config, job.config.to_yaml())
-    log = config.with_suffix(".log").open("wb")
-    threads = str(max(1, (os.cpu_count() or 1) // parallel))
-    arguments = [sys.executable, "-m", "doubtless.bench.worker", str(config), str(job.folder)]
+    arguments = [str(config), str(job.folder)]
     if job.tuning:
         arguments.append("--train-only")
     if job.measures:
         arguments += ["--measure", str(job.base)]
-    status.process = subprocess.Popen(
-        arguments,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads)},
-    )
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // parallel))
+    status.process = start_worker(arguments, log=config.with_suffix(".log"), threads=threads)
     status.state, status.began = "running", time.perf_counter()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from safetensors.torch import load_file, save
@@ -76,8 +77,8 @@ def read_queries(path: Path) -> QueryRecord:
     )
 
 
-if __name__ == "__main__":
-    config_path, folder, *how = sys.argv[1:]
+def main(arguments: Sequence[str]) -> None:
+    config_path, folder, *how = arguments
     try:
         if how[:1] == ["--measure"]:
             measure_again(Path(config_path), Path(folder), Path(how[1]))
@@ -85,3 +86,7 @@ if __name__ == "__main__":
             make_run(Path(config_path), Path(folder), train_only="--train-only" in how)
     except DoubtlessError as error:
         sys.exit(f"doubtless: {error}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -113,9 +113,14 @@ def build_peer(
     takes = _arguments(kind)
     arguments = {name: value for name, value in supplied.items() if name in takes}
     try:
-        return kind(**{**arguments, **_built(chosen.arguments)})
+        peer: nn.Module = kind(**{**arguments, **_built(chosen.arguments)})
     except (TypeError, ValueError, AssertionError) as error:
         raise InputError(f"{chosen.name} does not take {chosen.arguments}: {error}.") from error
+    for name, value in list(vars(peer).items()):
+        if isinstance(value, Tensor):  # as MarginLoss keeps its beta: it would stay behind on the CPU
+            delattr(peer, name)
+            peer.register_buffer(name, value, persistent=False)
+    return peer
 
 
 def _built(arguments: dict[str, Any]) -> dict[str, Any]:
