@@ -1,0 +1,104 @@
+"""What an index is (family, dimension, …) and the tables that hold it.
+
+A row number names one version of one item: it is never used again, an update gives the item a new one. So what
+a cache has to learn is always "rows above the last one I saw" and "rows removed after the version I saw".
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
+
+from doubtless.embedding import FAMILIES
+from doubtless.errors import InputError, nearest
+
+SCHEMA = 1
+APPLICATION = 0x646F7562  # "doub", in the header of the database
+DATABASE = "index.sqlite"
+
+TABLES = """
+CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    generation INTEGER NOT NULL,  -- rises with every compaction: caches start again
+    version INTEGER NOT NULL,     -- rises with every change
+    next_row INTEGER NOT NULL,
+    items INTEGER NOT NULL
+);
+INSERT INTO state VALUES (1, 0, 0, 0, 0);
+CREATE TABLE label (code INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE item (
+    row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label INTEGER, path TEXT, metadata TEXT
+);
+CREATE TABLE vector (row INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE removed (version INTEGER, row INTEGER, PRIMARY KEY (version, row)) WITHOUT ROWID;
+CREATE TABLE part (name TEXT PRIMARY KEY, tensors BLOB NOT NULL, record TEXT NOT NULL);
+"""
+
+Kind = Literal["auto", "flat", "hnsw", "ivf"]
+IndexScore = Literal["direction", "expected-distance"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was decided when the index was created; none of it changes later."""
+
+    family: str
+    dim: int
+    variances: int
+    """Numbers of doubt beside a location: 0 (points), 1 (scalar variance, or vmf's concentration), or dim."""
+    kind: Kind = "auto"
+    score: IndexScore = "direction"
+    model: str | None = None
+    identity: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Told apart by this: a cache of one index is never taken for another's."""
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES or self.family == "empirical":
+            known = [name for name in FAMILIES if name != "empirical"]
+            raise InputError(f"There is no family {self.family!r} for an index{nearest(self.family, known)}")
+        if self.dim < 1 or (self.family == "vmf" and self.dim < 2):
+            raise InputError(f"the dimension of a {self.family} index cannot be {self.dim}.")
+        accepted = accepted_variances(self.family, self.dim)
+        if self.variances not in accepted:
+            raise InputError(
+                f"a {self.family} index of dimension {self.dim} stores {' or '.join(map(str, accepted))} "
+                f"variances an item, got {self.variances}."
+            )
+        for name, kind in (("kind", Kind), ("score", IndexScore)):
+            if getattr(self, name) not in get_args(kind):
+                given = getattr(self, name)
+                raise InputError(f"There is no {name} {given!r} of an index{nearest(given, get_args(kind))}")
+
+    @property
+    def width(self) -> int:
+        """Numbers stored an item."""
+        return self.dim + self.variances
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether distances are those of the raw space, not of the sphere."""
+        return not FAMILIES[self.family].is_unit
+
+    @property
+    def ranking_score(self) -> IndexScore:
+        """What vectors are ranked by: for points both scores rank alike."""
+        return "direction" if self.family == "point" else self.score
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def settings_of(
+    *, family: str, dim: int, variances: int | None, kind: Kind, model: str | None, score: IndexScore
+) -> Settings:
+    """Settings with the defaults of a family: what its items may bring; samples are kept as a vMF fit."""
+    family = "vmf" if family == "empirical" else family
+    if family == "vmf" or variances is None:
+        variances = accepted_variances(family, dim)[-1]
+    return Settings(family, int(dim), variances, kind=kind, model=model, score=score)
+
+
+def accepted_variances(family: str, dim: int) -> tuple[int, ...]:
+    return {"point": (0,), "vmf": (1,)}.get(family, (1, dim))
