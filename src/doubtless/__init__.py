@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from doubtless.errors import RunError as RunError
     from doubtless.evaluation import Evaluation as Evaluation
     from doubtless.evaluation import evaluate as evaluate
+    from doubtless.retrieval import Answer as Answer
+    from doubtless.retrieval import Answerer as Answerer
+    from doubtless.retrieval import Calibrator as Calibrator
+    from doubtless.retrieval import Doubt as Doubt
+    from doubtless.retrieval import Hits as Hits
+    from doubtless.retrieval import Index as Index
+    from doubtless.retrieval import RiskControl as RiskControl
     from doubtless.training import Run as Run
 
 _HOMES = {
@@ -42,6 +49,13 @@ _HOMES = {
     "load_config": "config",
     "make_config": "config",
     "Run": "training",
+    "Index": "retrieval",
+    "Hits": "retrieval",
+    "Answerer": "retrieval",
+    "Answer": "retrieval",
+    "Calibrator": "retrieval",
+    "RiskControl": "retrieval",
+    "Doubt": "retrieval",
     "DoubtlessError": "errors",
     "InputError": "errors",
     "RunError": "errors",

@@ -93,6 +93,8 @@ class EvaluationConfig(Section):
     """By what the gallery is searched; see `doubtless.evaluation.scores`."""
     ks: list[int] | None = None
     """The k of recall@k and map@k; None: 1, 5 and 10 as far as the gallery reaches."""
+    data: str | None = None
+    """Another source to measure on than the run's own test part: cars, with what was learned of birds."""
 
 
 class Config(Section):

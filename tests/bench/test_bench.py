@@ -103,7 +103,10 @@ def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> Non
     assert found.exit_code == 1
     assert "does not take {'nonsense': 1}" in found.stderr
     assert "its base broken-" in found.stderr
-    assert list(json.loads((tmp_path / "out" / "tiny.json").read_text())["table"]["cells"]) == ["contrastive"]
+    assert list(json.loads((tmp_path / "out" / "tiny.json").read_text())["table"]["cells"]) == [
+        "contrastive",
+        "contrastive + doubt",
+    ]
 
 
 @pytest.mark.slow

@@ -135,10 +135,11 @@ def test_a_gaussian_gets_everything() -> None:
     names |= {"map@r", "r_precision", "error_auroc", "ausc", "ausc_match", "ausc_oracle", "ece", "nmi", "f1"}
     names |= {f"coverage@risk{risk}" for risk in ("0.01", "0.05", "0.1")}
     names |= {f"ood_{metric}/other" for metric in ("auroc", "auprc", "auprc_balanced", "fpr95")}
+    names |= {"eer"} | {f"{metric}@far{rate}" for metric in ("tar", "threshold") for rate in ("0.1", "0.01")}
     assert set(found.measures) == names
     assert set(found.baselines) == {"distance", "ratio", "spread", "norm"}
     for name, measure in found.measures.items():
-        if name in {"nmi", "f1"}:
+        if name in {"nmi", "f1", "eer"} or "@far" in name:
             assert measure.low is None
         else:
             assert measure.low is not None
@@ -240,7 +241,7 @@ def test_same_seed_same_numbers_and_steps_are_told() -> None:
     first = evaluate(embedding, labels, bootstrap=20, consensus_samples=10, progress=told.append)
     second = evaluate(embedding, labels, bootstrap=20, consensus_samples=10)
     assert first.measures == second.measures
-    assert told == ["neighbours", "retrieval", "errors and intervals", "consensus", "clusters"]
+    assert told == ["neighbours", "retrieval", "errors and intervals", "consensus", "pairs", "clusters"]
     other = evaluate(embedding, labels, bootstrap=20, consensus_samples=10, seed=1)
     assert other.measures["recall@1"].value == first.measures["recall@1"].value
     assert other.measures["recall@1"] != first.measures["recall@1"]

@@ -23,6 +23,8 @@ from doubtless.training import Run, open_run_data
 from doubtless.training.run_evaluation import image_lookup, recorded_command, versions
 
 REPLICATES = 2000
+DOUBT = "doubt"
+WITH_DOUBT = " + doubt"
 RANKED = {"error_auroc", "ausc", *(coverage_name(risk) for risk in RISKS)}
 
 
@@ -35,7 +37,22 @@ def read_results(jobs: Sequence[Job]) -> list[MethodResult]:
             with_queries = replace(found, queries=read_queries(job.folder / "queries.safetensors"))
             rows.setdefault(job.method, []).append(with_queries)
     pictures = _pictures(jobs) if rows else None
-    return [MethodResult(name, found, pictures) for name, found in rows.items()]
+    results = []
+    for name, seeds in rows.items():
+        results.append(MethodResult(name, seeds, pictures))
+        if all(DOUBT in seed.doubts for seed in seeds):
+            results.append(MethodResult(name + WITH_DOUBT, [_by_doubt(seed) for seed in seeds]))
+    return results
+
+
+def _by_doubt(found: Evaluation) -> Evaluation:
+    """The same run with the combined doubt in place of its learned uncertainty: a row of its own."""
+    queries = found.queries
+    if queries is not None:
+        queries = QueryRecord(
+            queries.index, queries.neighbor, queries.correct, queries.values[f"doubt/{DOUBT}"], {}
+        )
+    return Evaluation(dict(found.doubts[DOUBT]), counts=found.counts, queries=queries)
 
 
 def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:

@@ -102,10 +102,15 @@ def run_key(config: Config) -> str:
         for key in keys:
             plain[section].pop(key, None)
     data = config.data
+    sources = [data.source, *data.ood]
+    if config.evaluation.data is None:
+        del plain["evaluation"]["data"]  # keys are those of before there was such a thing
+    else:
+        sources.append(config.evaluation.data)
     parts = {
         "config": plain,
         "version": method_class(config.method).version,
-        "data": [_fingerprint(name, data.root) for name in (data.source, *data.ood)],
+        "data": [_fingerprint(name, data.root) for name in sources],
         "weights": _file_hash(str(locate(config.model.weights, data.root))) if config.model.weights else None,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]

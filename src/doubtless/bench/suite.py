@@ -24,7 +24,7 @@ class Published(Section):
     methods: dict[str, dict[str, float]]
     """Row of the suite → metric → the paper's number."""
     not_comparable: dict[str, str] = {}
-    """Metric → why the paper's number measures something else."""
+    """Metric or row → why the paper's number measures something else."""
 
 
 class Row(Section):

@@ -1,4 +1,4 @@
-"""`doubtless methods` and `doubtless sources`: what there is to choose from."""
+"""`doubtless methods`: what there is to choose from, and how such lists are shown."""
 
 from __future__ import annotations
 
@@ -16,20 +16,11 @@ def methods(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
     from doubtless.methods import all_methods
 
     rows = [(name, f"v{kind.version}", kind.summary) for name, kind in all_methods().items()]
-    _show(("method", "version", "what it is"), rows, json)
+    show(("method", "version", "what it is"), rows, json)
 
 
-def sources(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
-    """List the data sources that a configuration can name.
-
-    Example: doubtless sources
-    """
-    from doubtless.data.sources import KINDS
-
-    _show(("source", "what it is"), [(kind.form, kind.what) for kind in KINDS], json)
-
-
-def _show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool) -> None:
+def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool) -> None:
+    """Rows as a table for the eye, or as JSON."""
     from rich.console import Console
     from rich.table import Table
 

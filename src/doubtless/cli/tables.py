@@ -20,7 +20,7 @@ def print_json(value: Any) -> None:
 
 
 def print_evaluation(found: Evaluation, title: str) -> None:
-    """Measures with their intervals, then the free baselines, then what the notes say."""
+    """Measures with their intervals, then every uncertainty's, then what the notes say."""
     from rich.console import Console
     from rich.table import Table
 
@@ -49,12 +49,14 @@ def _baselines(found: Evaluation) -> Any:
 
     names = list(dict.fromkeys(name for values in found.baselines.values() for name in values))
     shown = [name for name in names if name.split("/")[0] in {"error_auroc", "ausc", "ood_auroc"}]
-    table = Table(title="free uncertainties (cost nothing)", title_justify="left", title_style="bold")
+    table = Table(title="learned, combined, and free uncertainties", title_justify="left", title_style="bold")
     table.add_column("uncertainty")
     for name in shown:
         table.add_column(name, justify="right")
     if any(name in found.measures for name in shown):
         table.add_row("learned", *(_value(found.measures.get(name)) for name in shown))
+    for name, values in found.doubts.items():
+        table.add_row(f"[bold]{name}[/bold]", *(_value(values.get(metric)) for metric in shown))
     for baseline, values in found.baselines.items():
         table.add_row(baseline, *(_value(values.get(name)) for name in shown))
     return table

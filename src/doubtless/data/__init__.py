@@ -3,6 +3,7 @@
 from doubtless.data.batches import BalancedBatches
 from doubtless.data.decode import decode_image, image_tensor
 from doubtless.data.loading import Batch, ImageSet, in_order, training_batches
+from doubtless.data.places import Places
 from doubtless.data.prepare import Preparation
 from doubtless.data.source import Source, tensor_source
 from doubtless.data.sources import KINDS, Progress, open_source
@@ -13,6 +14,7 @@ __all__ = [
     "open_source",
     "tensor_source",
     "KINDS",
+    "Places",
     "Split",
     "make_split",
     "Preparation",

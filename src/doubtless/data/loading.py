@@ -42,6 +42,7 @@ class ImageSet(Dataset[Batch]):
         self.index = index
         self.preparation = preparation
         self.labels = source.labels[index]
+        self.places = None if source.places is None else source.places[index]
         self.seed = seed
         self.epoch = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from doubtless.data.decode import decode_image
+from doubtless.data.places import Places
 from doubtless.errors import InputError
 
 TRAIN, TEST = 0, 1
@@ -27,8 +29,10 @@ class Source:
     labels: Tensor  # (n,) long, positions in label_names
     label_names: list[str]
     pixels: Tensor | None = None
-    paths: list[Path] | None = None
+    paths: Sequence[Path] | None = None
     part: Tensor | None = None  # (n,)
+    places: Places | None = None
+    """Where the images were taken, where that and not the label says which belong together."""
     skipped: list[str] = field(default_factory=list)
     """Files that could not be read, each with the reason; they are not among the n images."""
 
@@ -64,8 +68,16 @@ class Source:
         if self.pixels is not None:
             digest.update(self.pixels.numpy().tobytes())
         for path in self.paths or []:
-            stat = path.stat()
+            try:
+                stat = path.stat()
+            except OSError as error:
+                raise InputError(
+                    f"{self.name} names an image that is not there: {path} ({error.strerror}); "
+                    f"`doubtless sources check {self.name}` says what else is missing."
+                ) from error
             digest.update(f"{'/'.join(path.parts[-2:])}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+        if self.places is not None:
+            digest.update(self.places.position.numpy().tobytes() + self.places.query.numpy().tobytes())
         return digest.hexdigest()[:16]
 
 

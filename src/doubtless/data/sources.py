@@ -15,6 +15,7 @@ from torch import Tensor
 
 from doubtless.data.decode import SUFFIXES, readable
 from doubtless.data.locate import data_root, locate
+from doubtless.data.papers import PAPERS
 from doubtless.data.source import TEST, TRAIN, Source, tensor_source
 from doubtless.errors import InputError, nearest
 
@@ -40,6 +41,7 @@ KINDS = [
     SourceKind("folder:PATH", "images in one folder a class; unreadable files are skipped and named"),
     SourceKind("npz:PATH", "arrays x_train y_train x_test y_test, or x y"),
     SourceKind("torchvision:NAME", "FashionMNIST, MNIST, CIFAR10, SVHN or Omniglot below data.root"),
+    *(SourceKind(paper.form, paper.what) for paper in PAPERS.values()),
 ]
 
 
@@ -60,6 +62,8 @@ def open_source(name: str, *, root: str | Path | None = None, progress: Progress
         return _npz(name, locate(rest, root))
     if kind == "torchvision" and rest:
         return _torchvision(name, rest, data_root(root))
+    if kind in PAPERS and rest:
+        return PAPERS[kind].read(locate(rest, root)).source(name)
     known = [kind.form for kind in KINDS]
     raise InputError(
         f"There is no data source {name!r}{nearest(name, known)}; `doubtless sources` lists them."

@@ -23,7 +23,8 @@ class Split:
     `closed`: by image, every class in every part (the source's own test part where it has one).
     `open`:   by class, the first half of the sorted classes trains, the others test.
     `given`:  the source's own parts, whose classes are different ones.
-    Validation is cut from the training part: by image when closed, by class when open or given.
+    Validation is cut from the training part: by image when closed, by class when open or given. Where places
+    say what belongs together, whole regions stand in for the classes, so that no two parts are neighbours.
     """
 
     kind: SplitKind
@@ -68,6 +69,8 @@ def make_split(
     """Splits a source; `test` counts only for a closed split of a source without a test part of its own."""
     generator = torch.Generator().manual_seed(seed)
     if kind == "closed":
+        if source.places is not None:
+            raise InputError(f"{source.name} is split by region; accepted: split: given or split: open.")
         pool, held_out = _closed(source, test, generator)
         train, chosen = _by_image(source.labels, pool, validation, generator)
     else:
@@ -96,12 +99,14 @@ def _closed(source: Source, test: float, generator: torch.Generator) -> tuple[Te
 
 
 def _open(source: Source) -> tuple[Tensor, Tensor]:
-    classes = len(source.label_names)
+    groups = _groups(source)
+    classes = len(source.label_names) if source.places is None else int(groups.max()) + 1
     if classes < 4:
         raise InputError(
-            f"An open split needs at least 4 classes (2 to train, 2 to test), {source.name} has {classes}."
+            f"An open split needs at least 4 {_group_word(source)} (2 to train, 2 to test), {source.name} has "
+            f"{classes}."
         )
-    seen = source.labels < classes // 2
+    seen = groups < classes // 2
     return torch.nonzero(seen)[:, 0], torch.nonzero(~seen)[:, 0]
 
 
@@ -129,14 +134,25 @@ def _by_image(
 def _by_class(
     source: Source, pool: Tensor, share: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Takes `share` of the classes, at least two, out of the pool."""
-    classes = source.labels[pool].unique()
-    if len(classes) < 4:
+    """Takes `share` of the classes, at least two, out of the pool; or of the regions, which hold many places."""
+    groups = _groups(source)[pool]
+    classes = groups.unique()
+    least = 2 if source.places is None else 1
+    if len(classes) < 2 * least:
         raise InputError(
-            f"Class-disjoint validation needs at least 4 training classes (2 to train, 2 to validate), "
-            f"{source.name} has {len(classes)}."
+            f"Class-disjoint validation needs at least {2 * least} training {_group_word(source)} ({least} to "
+            f"train, {least} to validate), {source.name} has {len(classes)}."
         )
-    count = min(max(2, round(share * len(classes))), len(classes) - 2)
+    count = min(max(least, round(share * len(classes))), len(classes) - least)
     chosen = classes[torch.randperm(len(classes), generator=generator)[:count]]
-    taken = torch.isin(source.labels[pool], chosen)
+    taken = torch.isin(groups, chosen)
     return pool[~taken], pool[taken]
+
+
+def _groups(source: Source) -> Tensor:
+    """What a split keeps whole, (n,)."""
+    return source.labels if source.places is None else source.places.region
+
+
+def _group_word(source: Source) -> str:
+    return "classes" if source.places is None else "regions"

@@ -15,6 +15,7 @@ from doubtless.evaluation.neighbors import Neighbors, nearest, ranked
 from doubtless.evaluation.ood import auprc, auroc, fpr95, histograms, roc_curve
 from doubtless.evaluation.outside import evaluate_files
 from doubtless.evaluation.protocol import evaluate
+from doubtless.evaluation.relevance import Positions
 from doubtless.evaluation.result import Curve, Evaluation, Measure, QueryRecord
 from doubtless.evaluation.retrieval import (
     RetrievalMetrics,
@@ -40,6 +41,7 @@ __all__ = [
     "Measure",
     "Curve",
     "QueryRecord",
+    "Positions",
     "nearest",
     "ranked",
     "Neighbors",

@@ -89,6 +89,24 @@ def consensus_form(count: Tensor, correct: Tensor, *, samples: int) -> Form:
     return form
 
 
+def match_form(probability: Tensor, right: Tensor) -> Form:
+    """`match_ece` and `match_brier` of weighted hits: weights (b, n) → names → (b,)."""
+    _check_probability(probability, right)
+    gap = right.double() - probability.double()
+    bins = (probability.double() * BINS).long().clamp_max(BINS - 1)
+    columns = torch.zeros(len(gap), BINS, dtype=torch.double, device=gap.device)
+    columns.scatter_(1, bins.unsqueeze(1), gap.unsqueeze(1))
+
+    def form(weights: Tensor) -> dict[str, Tensor]:
+        total = weights.sum(1)
+        return {
+            "match_ece": (weights @ columns).abs().sum(1) / total,
+            "match_brier": weights @ gap.square() / total,
+        }
+
+    return form
+
+
 def rank_ece_form(uncertainty: Tensor, values: Mapping[str, Tensor]) -> Form:
     """`rank_ece` of weighted queries for several values a query at once: weights (b, q) → names → (b,)."""
     ranking = Ranking.of(uncertainty)

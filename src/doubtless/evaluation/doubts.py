@@ -1,4 +1,4 @@
-"""Every uncertainty of an evaluation by name: the learned one, the pair's, and the free baselines."""
+"""Every uncertainty of an evaluation by name: the learned one, the pair's, the free baselines, and those given."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation.baselines import DEPTH, free_uncertainties
+from doubtless.evaluation.baselines import DEPTH, NAMES, free_uncertainties
 from doubtless.evaluation.neighbors import Neighbors
 from doubtless.evaluation.ranking import check_scores
 from doubtless.evaluation.setting import Setting
 
 LEARNED = "uncertainty"
 MATCH = "match"  # query + its first neighbour
+VALUES = "values"  # of measures that need no uncertainty
+ORACLE = "oracle"
 
 Doubts = dict[str, Tensor]
 """Name → (n,), higher is less sure."""
@@ -76,6 +78,34 @@ def stranger_doubts(
             doubts[LEARNED] = _checked(own, stranger, f"the uncertainty of {name}")
         result[name] = doubts
     return result
+
+
+def given_doubts(
+    setting: Setting,
+    doubts: Mapping[str, Tensor] | None,
+    strangers: Mapping[str, Embedding],
+    stranger_doubts: Mapping[str, Mapping[str, Tensor]] | None,
+) -> tuple[Doubts, dict[str, Doubts]]:
+    """Further doubts that came from outside, by name: of the queries, and of the OOD sets."""
+    given = doubts or {}
+    foreign = stranger_doubts or {}
+    if taken := set(given) & {LEARNED, MATCH, VALUES, ORACLE, *NAMES}:
+        raise InputError(f"doubts named {sorted(taken)} are measured already; give them another name.")
+    if unknown := set(foreign) - set(strangers):
+        raise InputError(f"ood_doubts names {sorted(unknown)}, which are not among the OOD sets.")
+    if unknown := {name for found in foreign.values() for name in found} - set(given):
+        raise InputError(f"ood_doubts names {sorted(unknown)}, which the queries do not have.")
+    return {
+        name: _checked(values, setting.embedding, f"the doubt {name!r}") for name, values in given.items()
+    }, {
+        name: {
+            source: _checked(
+                values, strangers[name].to(setting.embedding.device), f"the doubt {source!r} of {name}"
+            )
+            for source, values in found.items()
+        }
+        for name, found in foreign.items()
+    }
 
 
 def _checked(values: Tensor, embedding: Embedding, name: str) -> Tensor:

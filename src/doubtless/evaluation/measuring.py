@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
-from doubtless.evaluation import calibration, clustering, consensus, ood
+from doubtless.evaluation import calibration, clustering, consensus, ood, verification
 from doubtless.evaluation.bootstrap import mean_form, measures
-from doubtless.evaluation.doubts import LEARNED, MATCH, Doubts
+from doubtless.evaluation.doubts import LEARNED, MATCH, ORACLE, VALUES, Doubts
+from doubtless.evaluation.relevance import Positions
 from doubtless.evaluation.result import Curve, Measure
 from doubtless.evaluation.setting import Setting
 from doubtless.evaluation.uncertainty import (
@@ -24,7 +25,6 @@ from doubtless.evaluation.uncertainty import (
 Table = dict[str, dict[str, Measure]]
 """Whose (an uncertainty's name, or "values" for what needs none) → metric → Measure."""
 
-VALUES = "values"
 OOD_NAMES = {
     "auroc": "ood_auroc",
     "auprc": "ood_auprc",
@@ -64,12 +64,12 @@ def query_measures(
     """Retrieval means and what each uncertainty knows of errors; all per query that counts, (q,)."""
     forms = {name: selective_form(doubt, correct, risks=risks) for name, doubt in doubts.items()}
     forms[VALUES] = mean_form(values)
-    forms["oracle"] = oracle_form(correct)
+    forms[ORACLE] = oracle_form(correct)
     if LEARNED in doubts:
         ranked = {name.replace("map@", "ece@"): value for name, value in values.items() if _is_map_at_k(name)}
         forms["rank"] = calibration.rank_ece_form(doubts[LEARNED], ranked)
     table = meter(forms, [len(correct)])
-    table[VALUES] |= table.pop("oracle")
+    table[VALUES] |= table.pop(ORACLE)
     if MATCH in table:
         table[LEARNED]["ausc_match"] = table.pop(MATCH)["ausc"]
     if LEARNED in table:
@@ -129,21 +129,46 @@ def consensus_measures(
         exclude=None if setting.exclude is None else setting.exclude[rows],
     )
     for chunk, hits in chunks:
-        agreed = consensus.agree_on_label(hits, setting.gallery_labels)
-        count[chunk] = agreed.count
-        correct[chunk] = agreed.prediction == setting.labels[rows[chunk]]
+        count[chunk], correct[chunk] = setting.agreement(rows[chunk], hits)
     table = meter({VALUES: calibration.consensus_form(count, correct, samples=samples)}, [len(rows)])
     bins = calibration.consensus_bins(count, samples=samples)
     return table[VALUES], calibration.reliability_curve(count.double() / samples, correct, bins=bins)
 
 
 def cluster_measures(setting: Setting) -> dict[str, Measure]:
-    """NMI and F1 of k-means on the queries' directions; no interval: only other seeds would give one."""
-    assigned = clustering.kmeans(setting.embedding.direction, len(setting.labels.unique()))
+    """NMI and F1 of k-means on the queries' directions; no interval: only other seeds would give one.
+
+    Places are no classes that could be found again: they have neither.
+    """
+    labels = setting.labels
+    if isinstance(labels, Positions):
+        return {}
+    assigned = clustering.kmeans(setting.embedding.direction, len(labels.unique()))
     return {
-        "nmi": Measure(clustering.nmi(setting.labels, assigned)),
-        "f1": Measure(clustering.pair_f1(setting.labels, assigned)),
+        "nmi": Measure(clustering.nmi(labels, assigned)),
+        "f1": Measure(clustering.pair_f1(labels, assigned)),
     }
+
+
+def verification_measures(setting: Setting) -> dict[str, Measure]:
+    """TAR and threshold at several FAR, and EER, over all pairs; no interval: pairs share their items.
+
+    Places are no classes: they have none.
+    """
+    labels, others = setting.labels, setting.gallery_labels
+    if isinstance(labels, Positions) or isinstance(others, Positions):
+        return {}
+    own, gallery = setting.embedding.direction, setting.gallery.direction
+    if setting.leave_one_out:
+        return verification.verification_measures(verification.count_pairs(own, labels))
+    counts = verification.count_pairs(own, labels, gallery=gallery, gallery_labels=others)
+    return verification.verification_measures(counts)
+
+
+def match_measures(probability: Tensor, correct: Tensor, *, meter: Meter) -> dict[str, Measure]:
+    """`match_ece` and `match_brier` of calibrated probabilities (q,) that the first hit is right."""
+    form = calibration.match_form(probability, correct)
+    return meter({VALUES: form}, [len(correct)])[VALUES]
 
 
 def _is_map_at_k(name: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from doubtless.evaluation.doubts import Doubts
+from doubtless.evaluation.relevance import Positions
 from doubtless.evaluation.result import Measure
 from doubtless.evaluation.setting import DEFAULT_KS, Setting
 
@@ -16,11 +17,12 @@ COMPARED = {"error_auroc": 1, "ausc": 1, "ood_auroc": 1, "ood_auprc": 1, "ood_fp
 
 def count(setting: Setting, strangers: Mapping[str, Doubts]) -> dict[str, int]:
     """How many of everything; OOD sets as "ood/<name>"."""
+    labels = setting.labels
     counts = {
-        "queries": len(setting.labels),
+        "queries": len(labels),
         "gallery": len(setting.gallery_labels),
-        "classes": len(setting.labels.unique()),
-        "without_positive": len(setting.labels) - len(setting.counted),
+        **({} if isinstance(labels, Positions) else {"classes": len(labels.unique())}),
+        "without_positive": len(labels) - len(setting.counted),
     }
     return counts | {f"ood/{name}": len(doubts["distance"]) for name, doubts in strangers.items()}
 
@@ -31,7 +33,10 @@ def describe(setting: Setting, counts: Mapping[str, int]) -> dict[str, Any]:
         name.removeprefix("ood/"): size / counts["queries"] for name, size in counts.items() if "/" in name
     }
     kind = "leave-one-out" if setting.leave_one_out else "query-gallery"
-    return {"kind": kind, "score": setting.search.score, "ood_ratio": ratios}
+    right = (
+        f"within {setting.labels.radius:g} m" if isinstance(setting.labels, Positions) else "of the same label"
+    )
+    return {"kind": kind, "right": right, "score": setting.search.score, "ood_ratio": ratios}
 
 
 def write_notes(

@@ -7,16 +7,26 @@ has no uncertainty of its own: its error and OOD metrics stand in `baselines` on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.evaluation import measuring
-from doubtless.evaluation.doubts import LEARNED, MATCH, Doubts, query_doubts, stranger_doubts
+from doubtless.evaluation.baselines import NAMES
+from doubtless.evaluation.doubts import (
+    LEARNED,
+    MATCH,
+    VALUES,
+    Doubts,
+    given_doubts,
+    query_doubts,
+    stranger_doubts,
+)
 from doubtless.evaluation.neighbors import Neighbors
 from doubtless.evaluation.notes import count, describe, write_notes
+from doubtless.evaluation.relevance import Truth
 from doubtless.evaluation.result import Curve, Evaluation, QueryRecord
 from doubtless.evaluation.scores import ScoreName
 from doubtless.evaluation.setting import Setting, prepare
@@ -25,14 +35,17 @@ from doubtless.evaluation.uncertainty import RISKS
 
 def evaluate(
     embedding: Embedding,
-    labels: Tensor,
+    labels: Truth,
     *,
     gallery: Embedding | None = None,
-    gallery_labels: Tensor | None = None,
+    gallery_labels: Truth | None = None,
     ood: Mapping[str, Embedding] | None = None,
     uncertainty: Tensor | None = None,
     gallery_uncertainty: Tensor | None = None,
     ood_uncertainty: Mapping[str, Tensor] | None = None,
+    doubts: Mapping[str, Tensor] | None = None,
+    ood_doubts: Mapping[str, Mapping[str, Tensor]] | None = None,
+    match_probability: Tensor | None = None,
     score: ScoreName = "direction",
     ks: Sequence[int] | None = None,
     risks: Sequence[float] = RISKS,
@@ -44,11 +57,15 @@ def evaluate(
 ) -> Evaluation:
     """Measures retrieval, and whether the uncertainty knows where it fails and what it was never shown.
 
-    embedding, labels   n queries and their integer labels (n,). Without a gallery every item queries all
-                        others, itself left out by index; duplicates of it stay in.
+    embedding, labels   n queries and their integer labels (n,), or `Positions` where items within a radius are
+                        right. Without a gallery every item queries all others, itself left out by index;
+                        duplicates of it stay in.
     ood                 name → embedding of things of no class at all; they query the same gallery
     uncertainty         (n,) from outside, in place of the family's own; then `gallery_uncertainty` (m,) and
                         `ood_uncertainty` (name → (o,)) come from outside too, or their metrics are left out
+    doubts              name → (n,) further doubts of the queries, such as `Doubt`'s; each is measured beside the
+                        learned uncertainty, in `Evaluation.doubts`; `ood_doubts`: OOD set → name → (o,)
+    match_probability   (n,) that the first hit is right, such as `Calibrator`'s: `match_ece`, `match_brier`
     score               by what the gallery is searched; consensus and clusters are of directions all the same
     ks                  None: 1, 5, 10 as far as the gallery reaches. One asked for that is too large is an error.
     consensus_samples   draws a query for `ece`, families with spread only; 0 leaves it out (each draw is a
@@ -61,29 +78,70 @@ def evaluate(
     >>> evaluate(Embedding.point(torch.eye(4).repeat(2, 1)), torch.arange(4).repeat(2), bootstrap=0)["recall@1"]
     1.0
     """
-    tell = progress or (lambda step: None)
     setting = prepare(embedding, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks, score=score)
-    meter = measuring.Meter(replicates=bootstrap, seed=seed, device=setting.labels.device)
-    tell("neighbours")
+    options = Options(
+        ks, risks, consensus_samples, clusters, bootstrap, seed, progress or (lambda step: None)
+    )
+    options.tell("neighbours")
     found = setting.neighbors()
-    doubts = query_doubts(setting, found, uncertainty=uncertainty, gallery_uncertainty=gallery_uncertainty)
-    from_outside = uncertainty is not None
-    strangers = stranger_doubts(setting, ood or {}, from_outside=from_outside, uncertainty=ood_uncertainty)
+    own = query_doubts(setting, found, uncertainty=uncertainty, gallery_uncertainty=gallery_uncertainty)
+    strangers = stranger_doubts(
+        setting, ood or {}, from_outside=uncertainty is not None, uncertainty=ood_uncertainty
+    )
+    given, foreign = given_doubts(setting, doubts, ood or {}, ood_doubts)
+    strangers = {name: values | foreign.get(name, {}) for name, values in strangers.items()}
+    return _measured(setting, found, own | given, strangers, set(given), match_probability, options)
+
+
+class Options(NamedTuple):
+    """What is measured, and how; the names are those of `evaluate`."""
+
+    ks: Sequence[int] | None
+    risks: Sequence[float]
+    consensus_samples: int
+    clusters: bool
+    bootstrap: int
+    seed: int
+    tell: Callable[[str], None]
+
+
+def _measured(
+    setting: Setting,
+    found: Neighbors,
+    doubts: Doubts,
+    strangers: Mapping[str, Doubts],
+    given: Collection[str],
+    match_probability: Tensor | None,
+    options: Options,
+) -> Evaluation:
+    """Every step in its order; `given` names the doubts that came from outside."""
+    tell, samples = options.tell, options.consensus_samples
+    meter = measuring.Meter(replicates=options.bootstrap, seed=options.seed, device=setting.labels.device)
     tell("retrieval")
     record = _record(setting, found, doubts.get(LEARNED))
-    table, curves = _measure_doubts(setting, record, doubts, strangers, risks=risks, meter=meter, tell=tell)
-    learned = table.pop(measuring.VALUES) | table.pop(LEARNED, {})
-    if consensus_samples and setting.embedding.uncertainty is not None:
+    table, curves = _measure_doubts(
+        setting, record, doubts, strangers, risks=options.risks, meter=meter, tell=tell
+    )
+    learned = table.pop(VALUES) | table.pop(LEARNED, {})
+    fitted = {name: table.pop(name) for name in doubts if name in given}
+    if samples and setting.embedding.uncertainty is not None:
         tell("consensus")
-        part, line = measuring.consensus_measures(setting, samples=consensus_samples, seed=seed, meter=meter)
+        part, line = measuring.consensus_measures(setting, samples=samples, seed=options.seed, meter=meter)
         learned, curves["reliability"] = learned | part, {"consensus": line}
-    if clusters:
+    if match_probability is not None:
+        learned |= measuring.match_measures(
+            match_probability.to(record.correct.device)[setting.counted], record.correct, meter=meter
+        )
+    tell("pairs")
+    learned |= measuring.verification_measures(setting)
+    if options.clusters:
         tell("clusters")
         learned |= measuring.cluster_measures(setting)
     counts = count(setting, strangers)
-    how: dict[str, Any] = {"samples": consensus_samples if "ece" in learned else 0, "bootstrap": bootstrap}
-    how |= {"seed": seed, "notes": write_notes(setting, learned, table, asked=ks)}
-    return Evaluation(learned, table, counts, how | describe(setting, counts), curves, _kept(record, doubts))
+    how: dict[str, Any] = {"samples": samples if "ece" in learned else 0, "bootstrap": options.bootstrap}
+    how |= {"seed": options.seed, "notes": write_notes(setting, learned, table, asked=options.ks)}
+    how |= describe(setting, counts)
+    return Evaluation(learned, table, counts, how, curves, _kept(record, doubts), doubts=fitted)
 
 
 def _measure_doubts(
@@ -124,11 +182,15 @@ def _record(setting: Setting, found: Neighbors, learned: Tensor | None) -> Query
 
 def _kept(record: QueryRecord, doubts: Doubts) -> QueryRecord:
     """What figures and comparisons read: the free baselines too, and nothing of a GPU's memory."""
-    free = {f"baseline/{name}": doubts[name][record.index] for name in doubts if name not in (LEARNED, MATCH)}
+    kept = {
+        f"{'baseline' if name in NAMES else 'doubt'}/{name}": doubt[record.index]
+        for name, doubt in doubts.items()
+        if name not in (LEARNED, MATCH)
+    }
     return QueryRecord(
         index=record.index.cpu(),
         neighbor=record.neighbor.cpu(),
         correct=record.correct.cpu(),
         uncertainty=None if record.uncertainty is None else record.uncertainty.cpu(),
-        values={name: value.cpu() for name, value in {**record.values, **free}.items()},
+        values={name: value.cpu() for name, value in {**record.values, **kept}.items()},
     )

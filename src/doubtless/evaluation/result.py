@@ -46,7 +46,8 @@ class QueryRecord:
     correct: Tensor  # (q,) bool: the first hit is right
     uncertainty: Tensor | None  # (q,) None for points
     values: dict[str, Tensor] = field(default_factory=dict)
-    """Metric name → (q,) its value for each query; "baseline/<name>" → (q,) a free uncertainty."""
+    """Metric name → (q,) its value for each query; "baseline/<name>" → (q,) a free uncertainty, "doubt/<name>" →
+    (q,) one that was given."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Evaluation:
     baselines   free uncertainty ("distance", "ratio", "spread", "norm") → its error_auroc, ausc, ood_auroc/…
     counts      queries, gallery, classes, without_positive, ood/<name>
     protocol    how it was measured: kind ("leave-one-out" | "query-gallery"), samples, bootstrap, seed, notes
+    doubts      further doubts by name, such as the combined one of `Doubt` → the same metrics
     curves      figure → line → Curve. Figures: "sparsification" (lines "uncertainty", "oracle", "random",
                 free baselines), "risk_coverage", "roc/<ood>", "reliability",
                 "histogram/<ood>" (lines "id", "ood": x = bin centres, y = share)
@@ -68,6 +70,7 @@ class Evaluation:
     protocol: dict[str, Any] = field(default_factory=dict)
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
     queries: QueryRecord | None = None
+    doubts: dict[str, dict[str, Measure]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """The value of a measure: ``evaluation["recall@1"]``."""
@@ -80,10 +83,8 @@ class Evaluation:
         return {
             "schema": SCHEMA,
             "measures": {name: _measure_json(measure) for name, measure in self.measures.items()},
-            "baselines": {
-                name: {metric: _measure_json(measure) for metric, measure in found.items()}
-                for name, found in self.baselines.items()
-            },
+            "baselines": _rows_json(self.baselines),
+            "doubts": _rows_json(self.doubts),
             "counts": dict(self.counts),
             "protocol": dict(self.protocol),
             "curves": {
@@ -98,10 +99,8 @@ class Evaluation:
             raise InputError("these metrics were written by a newer doubtless; update to read them.")
         return cls(
             measures={name: _measure(found) for name, found in data["measures"].items()},
-            baselines={
-                name: {metric: _measure(value) for metric, value in found.items()}
-                for name, found in data["baselines"].items()
-            },
+            baselines=_rows(data["baselines"]),
+            doubts=_rows(data.get("doubts", {})),  # files before there were any have none
             counts=dict(data["counts"]),
             protocol=dict(data["protocol"]),
             curves={
@@ -116,6 +115,19 @@ class Evaluation:
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
         return cls.from_json(read_json(path))
+
+
+def _rows_json(rows: Mapping[str, Mapping[str, Measure]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {metric: _measure_json(measure) for metric, measure in found.items()}
+        for name, found in rows.items()
+    }
+
+
+def _rows(data: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Measure]]:
+    return {
+        name: {metric: _measure(value) for metric, value in found.items()} for name, found in data.items()
+    }
 
 
 def _measure_json(measure: Measure) -> dict[str, float | None]:

@@ -13,6 +13,7 @@ from doubtless.errors import InputError
 from doubtless.evaluation import retrieval
 from doubtless.evaluation.baselines import DEPTH
 from doubtless.evaluation.neighbors import SHALLOW, Neighbors
+from doubtless.evaluation.relevance import Positions, Truth, agreement, count_right, is_right
 from doubtless.evaluation.scores import ScoreName, Search
 
 DEFAULT_KS = (1, 5, 10)
@@ -23,9 +24,9 @@ class Setting:
     """One evaluation's data, checked, on one device."""
 
     embedding: Embedding
-    labels: Tensor  # (n,)
+    labels: Truth  # (n,) labels, or positions
     gallery: Embedding
-    gallery_labels: Tensor  # (m,)
+    gallery_labels: Truth  # (m,)
     leave_one_out: bool
     ks: tuple[int, ...]
     positives: Tensor  # (n,) R of each query
@@ -58,9 +59,12 @@ class Setting:
         return self.search.nearest(self.embedding, k=self.depth, exclude=self.exclude)
 
     def is_right(self, rows: Tensor, found: Tensor) -> Tensor:
-        """Whether gallery items `found` (c, …) are of the label of query `rows` (c,)."""
-        wanted = self.labels[rows].view(-1, *[1] * (found.dim() - 1))
-        return self.gallery_labels[found] == wanted
+        """Whether gallery items `found` (c, …) are right for query `rows` (c,)."""
+        return is_right(self.labels, self.gallery_labels, rows=rows, found=found)
+
+    def agreement(self, rows: Tensor, hits: Neighbors) -> tuple[Tensor, Tensor]:
+        """What the draws' hits (samples, c) of query `rows` (c,) agree on: how many do (c,), is it right (c,)."""
+        return agreement(self.labels, self.gallery_labels, rows=rows, hits=hits)
 
     def retrieval_values(self, found: Neighbors) -> dict[str, Tensor]:
         """Every retrieval metric of every query that counts: name → (q,)."""
@@ -82,16 +86,16 @@ class Setting:
 
 def prepare(
     embedding: Embedding,
-    labels: Tensor,
+    labels: Truth,
     *,
     gallery: Embedding | None,
-    gallery_labels: Tensor | None,
+    gallery_labels: Truth | None,
     ks: Sequence[int] | None,
     score: ScoreName = "direction",
 ) -> Setting:
     """Checks what came from outside and counts positives."""
     embedding = embedding.detach()
-    labels = check_labels(labels, len(embedding), "labels").to(embedding.device)
+    labels = _check_truth(labels, len(embedding), "labels").to(embedding.device)
     if (gallery is None) != (gallery_labels is None):
         raise InputError("a gallery needs gallery_labels, and gallery_labels a gallery; got one of the two.")
     alone = gallery is None or gallery_labels is None
@@ -99,7 +103,9 @@ def prepare(
         gallery, gallery_labels = embedding, labels
     else:
         gallery = gallery.detach().to(embedding.device)
-        gallery_labels = check_labels(gallery_labels, len(gallery), "gallery_labels").to(embedding.device)
+        gallery_labels = _check_truth(gallery_labels, len(gallery), "gallery_labels").to(embedding.device)
+        if isinstance(labels, Positions) != isinstance(gallery_labels, Positions):
+            raise InputError("queries and gallery must both have labels, or both positions.")
     if gallery.dim != embedding.dim:
         raise InputError(
             f"queries have {embedding.dim} dimensions and the gallery {gallery.dim}; they must agree."
@@ -109,11 +115,26 @@ def prepare(
         raise InputError(
             f"nothing to find: {len(embedding)} queries and a gallery of {max(available, 0)} items."
         )
-    positives = retrieval.count_positives(labels, gallery_labels, leave_one_out=alone)
+    positives = count_right(labels, gallery_labels, leave_one_out=alone)
     if not bool((positives > 0).any()):
-        raise InputError("no query has a positive in the gallery: no other item carries any query's label.")
+        raise InputError(
+            "no query has a positive in the gallery: no other item "
+            + (
+                f"lies within {labels.radius:g} m of any query."
+                if isinstance(labels, Positions)
+                else "carries any query's label."
+            )
+        )
     ks = _check_ks(ks, available)
     return Setting(embedding, labels, gallery, gallery_labels, alone, ks, positives, Search(score, gallery))
+
+
+def _check_truth(truth: Truth, count: int, name: str) -> Truth:
+    if isinstance(truth, Positions):
+        if len(truth) != count:
+            raise InputError(f"{name} must be {count} positions, one an item, got {len(truth)}.")
+        return truth
+    return check_labels(truth, count, name)
 
 
 def check_labels(labels: Tensor, count: int, name: str) -> Tensor:

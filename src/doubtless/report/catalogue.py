@@ -10,8 +10,9 @@ ERRORS = "Error detection"
 OOD = "Out-of-distribution detection"
 CALIBRATION = "Calibration"
 CLUSTERING = "Clustering"
+VERIFICATION = "Two images: the same or not"
 OTHER = "Further measures"
-GROUPS = (RETRIEVAL, ERRORS, OOD, CALIBRATION, CLUSTERING, OTHER)
+GROUPS = (RETRIEVAL, ERRORS, OOD, CALIBRATION, CLUSTERING, VERIFICATION, OTHER)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,24 @@ _MEANINGS = {
         "NMI", CLUSTERING, "Agreement of k-means clusters with the labels (normalised mutual information)."
     ),
     "f1": Meaning("Pairwise F1", CLUSTERING, "F1 over pairs of images: same cluster against same label."),
+    "eer": Meaning(
+        "Equal error rate",
+        VERIFICATION,
+        "Error where as many different pairs are taken for the same as same pairs are refused.",
+        False,
+    ),
+    "tar@": Meaning(
+        "TAR at {k} FAR",
+        VERIFICATION,
+        "Share of same pairs that are accepted when {k} of the different ones are, too.",
+    ),
+    "threshold@": Meaning(
+        "Cosine at {k} FAR", VERIFICATION, "The cosine from which on pairs are then accepted.", None
+    ),
 }
+
+
+PERCENT = frozenset({"coverage@", "tar@", "threshold@"})
 
 
 def meaning(name: str) -> Meaning:
@@ -135,7 +153,7 @@ def meaning(name: str) -> Meaning:
         return Meaning(name, OTHER, "", None)
     base, _, part = name.partition("/")
     k = base.partition("@")[2]
-    k = _percent(k) if key == "coverage@" else k
+    k = _percent(k) if key in PERCENT else k
     found = _MEANINGS[key]
     title = found.title.replace("{k}", k) + (f" · {part}" if part else "")
     return replace(found, title=title, sentence=found.sentence.replace("{k}", k))
@@ -161,8 +179,8 @@ def better(name: str, first: float, second: float) -> bool:
 
 
 def _percent(risk: str) -> str:
-    """``risk0.05`` → ``5 %``; anything else as it is."""
+    """``risk0.05`` and ``far0.05`` → ``5 %``; anything else as it is."""
     try:
-        return f"{100 * float(risk.removeprefix('risk')):g} %"
+        return f"{100 * float(risk.removeprefix('risk').removeprefix('far')):g} %"
     except ValueError:
         return risk

@@ -88,7 +88,7 @@ def compare(
 
     metrics         columns; all that any method has, if not given
     published       method → metric → a paper's number
-    not_comparable  metric → why the paper's number measures something else
+    not_comparable  metric or row → why the paper's number measures something else
 
     >>> seeds = [Evaluation({"recall@1": Measure(0.5)}), Evaluation({"recall@1": Measure(0.7)})]
     >>> cell = compare([MethodResult("a", seeds)]).cells["a"]["recall@1"]
@@ -110,7 +110,9 @@ def compare(
         for name, found in published.items():
             if metric in found and metric in cells[name]:
                 cells[name][metric] = replace(
-                    cells[name][metric], published=found[metric], not_comparable=not_comparable.get(metric)
+                    cells[name][metric],
+                    published=found[metric],
+                    not_comparable=not_comparable.get(metric, not_comparable.get(name)),
                 )
     return ComparisonTable(metrics, cells)
 

@@ -59,7 +59,8 @@ KINDS = {
 }  # fmt: skip
 
 # The line a figure is about comes first, then the free baselines, then the references.
-STYLES = {"uncertainty": "s0", "distance": "s1", "ratio": "s2", "spread": "s3", "norm": "s4"}
+STYLES = {"uncertainty": "s0", "distance": "s1", "ratio": "s2", "spread": "s3", "norm": "s4", "doubt": "s5"}
+NOT_FREE = frozenset({"uncertainty", "doubt"})
 REFERENCES = {"oracle": "oracle", "random": "random"}
 
 
@@ -139,7 +140,7 @@ def run_lines(curves: Mapping[str, Curve], name: str) -> list[Line]:
 
 def line_name(line: str) -> str:
     """``distance`` is a free baseline wherever it stands beside the learned uncertainty."""
-    return f"{line} (free)" if line in STYLES and line != "uncertainty" else line
+    return f"{line} (free)" if line in STYLES and line not in NOT_FREE else line
 
 
 def training_figures(log: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from doubtless.evaluation.result import QueryRecord
 
-LARGEST = 160  # pixels along the longer side
+LARGEST = 80  # pixels along the longer side: shown at half of that or less, and a page has hundreds
 LOSSLESS = 64  # up to here PNG: small pictures gain nothing from JPEG and lose edges
 
 
@@ -50,7 +50,7 @@ class ImageLookup:
 
 
 def data_uri(image: NDArray[np.uint8]) -> str:
-    """The image as a ``data:`` address: PNG if small, else JPEG, at most 160 pixels along its longer side."""
+    """The image as a ``data:`` address: PNG if small, else JPEG, at most 80 pixels along its longer side."""
     from PIL import Image
 
     shape = tuple(image.shape)
@@ -70,7 +70,7 @@ def data_uri(image: NDArray[np.uint8]) -> str:
     if lossless:
         picture.save(buffer, "PNG", optimize=True)
     else:
-        picture.save(buffer, "JPEG", quality=85)
+        picture.save(buffer, "JPEG", quality=80)
     kind = "png" if lossless else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 

@@ -59,7 +59,7 @@ def write_report(
         Section("figures", "Figures", gallery(evaluation_figures(evaluation))),
         Section("examples", "Examples", certainty_section(evaluation, images=images, names=label_names)),
         Section("measures", "All measures", measure_tables(evaluation)),
-        Section("baselines", "Free baselines", baseline_section(evaluation)),
+        Section("baselines", "Learned, combined and free uncertainties", baseline_section(evaluation)),
         Section("map", "Map", "".join(drawn_map)),
         *of_method,
         Section("training", "Training", gallery(training_figures(log))),

@@ -70,14 +70,19 @@ def baseline_section(evaluation: Evaluation) -> str:
     """The learned uncertainty beside those that cost nothing, and in words whether it beats them."""
     if not evaluation.baselines:
         return ""
-    metrics = list(dict.fromkeys(metric for found in evaluation.baselines.values() for metric in found))
+    rows_of = (*evaluation.baselines.values(), *evaluation.doubts.values())
+    metrics = list(dict.fromkeys(metric for found in rows_of for metric in found))
     learned = {metric: evaluation.measures[metric] for metric in metrics if metric in evaluation.measures}
     columns = [Column("score"), *(Column(_heading(metric), numeric=True) for metric in metrics)]
-    sources = ({"learned uncertainty": learned} if learned else {}) | dict(evaluation.baselines)
+    sources = {
+        **({"learned uncertainty": learned} if learned else {}),
+        **evaluation.doubts,
+        **evaluation.baselines,
+    }
     best = {metric: _best(metric, sources) for metric in metrics}
     rows = [
         [
-            _source(name, learned=found is learned),
+            _source(name, bold=found is learned or name == DOUBT),
             *(_baseline_cell(found.get(metric), best=name == best[metric]) for metric in metrics),
         ]
         for name, found in sources.items()
@@ -156,7 +161,11 @@ def _measure_row(name: str, measure: Measure) -> list[str]:
     ]
 
 
-_BASELINES = {
+DOUBT = "doubt"  # the combined one
+_SOURCES = {
+    DOUBT: "one doubt from several sources, fitted on the validation part",
+    "disagreement": "share of the first ten hits that disagree with the first",
+    "novelty": "distance to the nearest known feature before the head",
     "distance": "distance to the first hit",
     "ratio": "ratio of the first two distances",
     "spread": "spread of the first ten scores",
@@ -165,10 +174,9 @@ _BASELINES = {
 _BASELINES_NOTE = '<p class="note">● marks the best of each column. Free scores need no training.</p>'
 
 
-def _source(name: str, *, learned: bool) -> str:
-    if learned:
-        return f"<b>{text(name)}</b>"
-    return f"{text(name)}<small>{text(_BASELINES[name])}</small>" if name in _BASELINES else text(name)
+def _source(name: str, *, bold: bool) -> str:
+    shown = f"<b>{text(name)}</b>" if bold else text(name)
+    return f"{shown}<small>{text(_SOURCES[name])}</small>" if name in _SOURCES else shown
 
 
 def _baseline_cell(measure: Measure | None, *, best: bool) -> str:

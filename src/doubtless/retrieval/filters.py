@@ -33,9 +33,9 @@ class Filter:
         """Inside a reading transaction."""
         labels, clauses, values = None, ["1"], []
         for key, wanted in where.items():
-            accepted = _accepted(key, wanted)
+            accepted = accepted_values(key, wanted)
             if key == "label":
-                labels = _codes(accepted, store.label_names())
+                labels = label_codes(accepted, store.label_names())
                 continue
             clause, given = _clause(key, accepted)
             clauses.append(clause)
@@ -50,7 +50,8 @@ class Filter:
         return chosen[np.isin(cache.items["label"][chosen], list(self.labels))]
 
 
-def _accepted(key: object, wanted: object) -> list[Any]:
+def accepted_values(key: object, wanted: object) -> list[Any]:
+    """The values one key of a filter lets through; refuses what can be none."""
     if not isinstance(key, str):
         raise InputError(f"a filter's keys are 'label' or names of metadata, got {key!r}.")
     several = isinstance(wanted, Sequence | set | frozenset) and not isinstance(wanted, str | bytes)
@@ -63,7 +64,8 @@ def _accepted(key: object, wanted: object) -> list[Any]:
     return values
 
 
-def _codes(names: list[Any], known: list[str]) -> frozenset[int]:
+def label_codes(names: list[Any], known: list[str]) -> frozenset[int]:
+    """Codes of labels that are known, −1 for None."""
     codes = {name: code for code, name in enumerate(known)}
     return frozenset(-1 if name is None else codes[name] for name in names if name is None or name in codes)
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from doubtless.errors import InputError
-from doubtless.retrieval.store import Fields, Item, Store
+from doubtless.retrieval.store import Fields, Item
 
 UNQUOTABLE = frozenset('"\\\0')
 """Not in names of metadata: SQLite's paths into JSON cannot name them."""
+
+
+class Beside(Protocol):
+    """What an index stores beside its numbers."""
+
+    def fields(self, rows: Iterable[int]) -> dict[int, Fields]: ...
+
+    def codes(self, names: Sequence[str | None]) -> list[int | None]: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class Incoming:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def fields(self, known: Mapping[str, int], store: Store) -> list[Fields]:
+    def fields(self, known: Mapping[str, int], store: Beside) -> list[Fields]:
         """What is written beside the numbers; where nothing was given, what the row that is replaced had."""
         before = store.fields(known.values())
         old = [before.get(known.get(name, -1), Fields(name, None, None, None)) for name in self.ids]
@@ -70,6 +78,20 @@ def checked_ids(ids: Sequence[str]) -> list[str]:
     if twice:
         raise InputError(f"ids must be unique; given more than once: {listed(twice)}.")
     return own
+
+
+def refuse_stored(known: Iterable[str]) -> None:
+    """Ids that are to be added and are there."""
+    if stored := sorted(known):
+        raise InputError(
+            f"the index has items {listed(stored)} already; remove or update them, or name the new ones otherwise."
+        )
+
+
+def refuse_unknown(ids: Sequence[str], known: Container[str]) -> None:
+    """Ids that are to be changed and are not there."""
+    if unknown := [name for name in ids if name not in known]:
+        raise InputError(f"the index has no items {listed(unknown)}; nothing was changed.")
 
 
 def listed(names: Sequence[str]) -> str:

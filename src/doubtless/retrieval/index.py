@@ -13,20 +13,20 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError, nearest
+from doubtless.errors import RunError
 from doubtless.retrieval import searching
 from doubtless.retrieval.creation import create_folder
 from doubtless.retrieval.filters import Filter, Where
 from doubtless.retrieval.hits import Hits
-from doubtless.retrieval.incoming import Incoming, checked_ids, item_of, listed
+from doubtless.retrieval.incoming import Incoming, checked_ids, item_of, refuse_stored, refuse_unknown
+from doubtless.retrieval.interface import AnyIndex
 from doubtless.retrieval.lock import Gate, WriterLock
 from doubtless.retrieval.parts import read_part, written_part
 from doubtless.retrieval.rows import Rows, refuse_missing, whole_numbers
@@ -34,19 +34,11 @@ from doubtless.retrieval.salvage import Salvage, open_damaged, salvage
 from doubtless.retrieval.schema import DATABASE, IndexScore, Kind, Settings, settings_of
 from doubtless.retrieval.stats import statistics
 from doubtless.retrieval.store import Item, Store
-from doubtless.retrieval.stored_form import (
-    fitting,
-    packed,
-    refuse_unsearchable,
-    searchable,
-    unpacked,
-)
+from doubtless.retrieval.stored_form import fitting, new_items, packed, unpacked
 from doubtless.retrieval.vector_cache import VectorCache
 
-SCORES: tuple[IndexScore, ...] = ("direction", "expected-distance")
 
-
-class Index:
+class Index(AnyIndex):
     """A folder of embeddings with their doubt.
 
     >>> animals = Embedding.gaussian(torch.eye(3), torch.full((3, 1), 0.1))
@@ -66,7 +58,7 @@ class Index:
     """
 
     def __init__(self, path: str | Path, *, writable: bool = False) -> None:
-        self.path = Path(path)
+        self.path: Path = Path(path)
         self._mutex = threading.RLock()  # the database's connection, and who may change the cache
         self._gate = Gate()
         self._open = True
@@ -125,19 +117,6 @@ class Index:
     def settings(self) -> Settings:
         return self._store.settings
 
-    @property
-    def family(self) -> str:
-        return self.settings.family
-
-    @property
-    def dim(self) -> int:
-        return self.settings.dim
-
-    @property
-    def model(self) -> str | None:
-        """Fingerprint of the model whose embeddings these are."""
-        return self.settings.model
-
     def __len__(self) -> int:
         with self._reading():
             return self._store.state().items
@@ -168,10 +147,6 @@ class Index:
             item_of(field.id, None if field.label is None else names[field.label], field.path, field.metadata)
             for field in (found[row] for row in wanted)
         ]
-
-    def ids(self, rows: Rows | None = None) -> list[str]:
-        """Ids at rows, or of all items in the order of `rows`."""
-        return [item.id for item in self.items(self.rows if rows is None else rows)]
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Id → row, of those that are there."""
@@ -206,13 +181,8 @@ class Index:
         """
         incoming = Incoming.of(len(embedding), ids, labels, paths, metadata)
         with self._changing():
-            known = self._store.rows_of(incoming.ids)
-            if known:
-                raise InputError(
-                    f"the index has items {listed(sorted(known))} already; remove or update them, or name the new "
-                    "ones otherwise."
-                )
-            self._replace(embedding, incoming, known, model)
+            refuse_stored(self._store.rows_of(incoming.ids))
+            self._replace(embedding, incoming, {}, model)
 
     def update(
         self,
@@ -282,14 +252,7 @@ class Index:
 
         >>> index.search(queries, 10, where={"label": ["cat"], "year": 2024})     # doctest: +SKIP
         """
-        score = score or self.settings.score
-        if score not in SCORES:
-            raise InputError(f"There is no score {score!r} to search an index by{nearest(score, SCORES)}")
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k}.")
-        score = "direction" if self.family == "point" else score  # both rank points alike
-        fitted = fitting(embedding, self.settings, model=model)
-        queries = searching.Queries.of(fitted, self.settings, score)
+        score, queries = searching.asked(embedding, k, self.settings, score=score, model=model)
         chosen = None
         if where:
             with self._reading():
@@ -319,17 +282,6 @@ class Index:
                 self._lock.release()
             self._store.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"Index({str(self.path)!r}, {self.family}, dim={self.dim})"
-
     # -- inside --------------------------------------------------------------------------------------
 
     def _replace(
@@ -337,9 +289,7 @@ class Index:
     ) -> None:
         """Stores a batch in new rows and takes the rows that its ids had out, in one transaction."""
         fitted = fitting(embedding, self.settings, model=model)
-        nowhere = np.zeros(len(fitted), np.int64)
-        new = searchable(fitted, self.settings, rows=nowhere, labels=nowhere)
-        refuse_unsearchable(new, incoming.ids, fitted)
+        new = new_items(fitted, self.settings, incoming.ids)
         replaced = list(known.values())
         with self._store.writing():
             fields = incoming.fields(known, self._store)
@@ -357,9 +307,7 @@ class Index:
 
     def _known(self, ids: Sequence[str]) -> dict[str, int]:
         known = self._store.rows_of(ids)
-        unknown = [name for name in ids if name not in known]
-        if unknown:
-            raise InputError(f"the index has no items {listed(unknown)}; nothing was changed.")
+        refuse_unknown(ids, known)
         return known
 
     def _live(self) -> Any:

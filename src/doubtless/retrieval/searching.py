@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, get_args
 
 import numpy as np
 import torch
@@ -15,14 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError
+from doubtless.errors import InputError, nearest
 from doubtless.evaluation.scores import ScoreName, query_vectors
 from doubtless.retrieval.approximate import Approximate
 from doubtless.retrieval.hits import Hits
 from doubtless.retrieval.proposing import Piece, propose
-from doubtless.retrieval.schema import Settings
-from doubtless.retrieval.stored_form import ITEM, Floats, Integers, spread
-from doubtless.retrieval.vector_cache import VectorCache
+from doubtless.retrieval.schema import IndexScore, Settings
+from doubtless.retrieval.stored_form import ITEM, Floats, Integers, fitting, spread
+from doubtless.retrieval.vector_cache import Matrix, VectorCache
 
 SPARE = 6  # proposals beyond k: what float32 cannot tell apart at the border is settled among these
 FEW = 100_000  # filtered rows up to which an exact search is quick, whatever the kind of index
@@ -30,6 +31,21 @@ GATHERED = 65_536  # rows of a filtered search that are copied together at a tim
 MEASURED = 2**22  # numbers measured again at a time
 
 Doubles = NDArray[np.float64]
+
+
+class Vectors(Protocol):
+    """Items where a search can measure them: a whole cache, or those that somebody else proposed."""
+
+    settings: Settings
+    has_labels: bool
+
+    def __len__(self) -> int: ...
+
+    @property
+    def items(self) -> NDArray[np.void]:
+        """(positions,) of ITEM."""
+
+    def matrix(self, score: str) -> Matrix: ...
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,21 @@ class Queries:
         return len(self.vectors)
 
 
+def asked(
+    embedding: Embedding, k: int, settings: Settings, *, score: IndexScore | None, model: str | None
+) -> tuple[IndexScore, Queries]:
+    """What to rank by, and the queries; a search that no index like this could do is refused."""
+    score = score or settings.score
+    if score not in get_args(IndexScore):
+        raise InputError(
+            f"There is no score {score!r} to search an index by{nearest(score, get_args(IndexScore))}"
+        )
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}.")
+    score = "direction" if settings.family == "point" else score  # both rank points alike
+    return score, Queries.of(fitting(embedding, settings, model=model), settings, score)
+
+
 def search(
     cache: VectorCache,
     queries: Queries,
@@ -81,9 +112,16 @@ def search(
         proposed = propose(queries.vectors, pieces, k + SPARE)  # (n, c)
     else:
         proposed = _approximately(cache, approximate, queries.vectors, k + SPARE, positions)
-    parts = [_measured(cache, queries, rows, proposed[rows], k, score) for rows in _chunks(proposed, cache)]
+    return measured(cache, queries, proposed, k, score=score)
+
+
+def measured(vectors: Vectors, queries: Queries, proposed: Integers, k: int, *, score: ScoreName) -> Hits:
+    """The best k of what was proposed for each query: positions (n, c), −1 where there is nothing."""
+    parts = [
+        _measured(vectors, queries, rows, proposed[rows], k, score) for rows in _chunks(proposed, vectors)
+    ]
     found, cosine, distance = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _hits(cache, queries, found, cosine, distance)
+    return _hits(vectors, queries, found, cosine, distance)
 
 
 def _approximately(
@@ -109,14 +147,14 @@ def _gathered(cache: VectorCache, score: str, positions: Integers) -> Iterator[t
         yield chosen, matrix.take(chosen)
 
 
-def _chunks(proposed: Integers, cache: VectorCache) -> list[slice]:
+def _chunks(proposed: Integers, cache: Vectors) -> list[slice]:
     """Queries that are measured together; one chunk, of none, where there are none."""
     size = max(1, MEASURED // max(1, proposed.shape[1] * cache.settings.dim))
     return [slice(start, start + size) for start in range(0, max(1, len(proposed)), size)]
 
 
 def _measured(
-    cache: VectorCache, queries: Queries, rows: slice, proposed: Integers, k: int, score: ScoreName
+    cache: Vectors, queries: Queries, rows: slice, proposed: Integers, k: int, score: ScoreName
 ) -> tuple[Integers, Floats, Floats]:
     """Positions, cosines and expected squared distances (c, k) of the best k proposals, best first."""
     proposed = np.sort(
@@ -140,7 +178,7 @@ def _measured(
 
 
 def _compared(
-    cache: VectorCache, queries: Queries, rows: slice, positions: Integers
+    cache: Vectors, queries: Queries, rows: slice, positions: Integers
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Cosines, E‖z − w‖² and a rank by it (higher is nearer) of queries and the items at positions (c, m)."""
     own, own_spread = queries.compared[rows, :, None], queries.spread[rows, None]  # (c, D, 1), (c, 1)
@@ -158,7 +196,7 @@ def _compared(
     return cosine, distance, -distance
 
 
-def _hits(cache: VectorCache, queries: Queries, found: Integers, cosine: Floats, distance: Floats) -> Hits:
+def _hits(cache: Vectors, queries: Queries, found: Integers, cosine: Floats, distance: Floats) -> Hits:
     missing = found < 0
     some = cache.items if len(cache) else np.zeros(1, ITEM)
     items = some[np.where(missing, 0, found)]  # (n, k)

@@ -114,6 +114,14 @@ def searchable(embedding: Embedding, settings: Settings, *, rows: Integers, labe
     return Searchable(items, matrices)
 
 
+def new_items(embedding: Embedding, settings: Settings, ids: Sequence[str]) -> Searchable:
+    """What is searched of `fitting` embeddings that have no rows yet; refuses what could not be found."""
+    nowhere = np.zeros(len(embedding), np.int64)
+    found = searchable(embedding, settings, rows=nowhere, labels=nowhere)
+    refuse_unsearchable(found, ids, embedding)
+    return found
+
+
 def spread(embedding: Embedding) -> Tensor:
     """What an expected distance needs beside locations, float64 (n,): tr Σ of Gaussians, else R."""
     if embedding.family == "gaussian":

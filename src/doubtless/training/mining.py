@@ -3,7 +3,8 @@
 The mining of Warburg, Jørgensen, Civera and Hauberg, *Bayesian Triplet Loss* (2021), section 4, after
 Arandjelović et al., *NetVLAD* (2016): every so many steps other images are embedded by the network as it then
 is; an anchor's negatives are its nearest ones among them, and only tuples that violate the triplet constraint
-are shown.
+are shown. For places an anchor is a query, its positive and negatives are of the database, and "same" is within
+the radius.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils.data import DataLoader
 
-from doubtless.data import Batch, ImageSet, Progress
+from doubtless.data import Batch, ImageSet, Places, Progress
 from doubtless.distributed import gather_objects, rank, world_size
 from doubtless.errors import InputError
+from doubtless.evaluation.relevance import within
 from doubtless.methods import Method
 from doubtless.methods.triplet_family import TripletFamily
 from doubtless.training.parts import embed_images
@@ -70,17 +72,24 @@ class TupleBatches:
         """Embeds other images and keeps the tuples among them that violate the constraint."""
         seed = hash((self.method.config.seed, number)) & 0x7FFFFFFF
         generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randperm(len(self.images), generator=generator)[: self.options.cache]
-        points, labels = self._embed(chosen), self.images.labels[chosen]
+        chosen = self._cache(generator)
+        points, places = self._embed(chosen), self.images.places
         found = violating_tuples(
             points,
-            labels.to(points.device),
+            self.images.labels[chosen].to(points.device),
+            places=None if places is None else places[chosen],
             margin=self.method.margin,
             negatives=self.options.negatives,
             at_least=self.options.tuples,
             generator=generator,
         )
         self.tuples, self.refreshed = chosen[found.cpu()], number
+
+    def _cache(self, generator: torch.Generator) -> Tensor:
+        """Positions of the images to embed: any; for places, queries with one of their positives each."""
+        if self.images.places is None:
+            return torch.randperm(len(self.images), generator=generator)[: self.options.cache]
+        return cache_of_places(self.images.places, self.options.cache, generator=generator)
 
     def rows_of(self, step: int) -> list[int]:
         """Positions of this process's images in a step; tuples come around again when all were shown."""
@@ -129,6 +138,7 @@ def violating_tuples(
     points: Tensor,
     labels: Tensor,
     *,
+    places: Places | None = None,
     margin: float,
     negatives: int,
     at_least: int = 1,
@@ -136,7 +146,8 @@ def violating_tuples(
 ) -> Tensor:
     """Tuples (t, 2 + negatives) of rows of points (n, D), in random order: anchor, positive, nearest negatives.
 
-    Every row with a second of its label is an anchor once, its positive drawn from the others of its label.
+    Every row with a second of its label is an anchor once, its positive drawn from the others of its label. With
+    places every query is one that has database rows within the radius; negatives are database rows beyond it.
     Those with ``‖a − p‖² > ‖a − n‖² − m`` for the nearest negative are kept; where none is left, the
     `at_least` tuples that come nearest to it.
 
@@ -146,18 +157,22 @@ def violating_tuples(
             [1, 1, 2]])
     """
     points = normalize(points, dim=-1)
-    anchors, positives = _drawn_positives(labels, generator)
+    here = None if places is None else _on(places, points.device)
+    drawn = _drawn_positives(labels, generator) if here is None else _drawn_near(here, generator)
+    anchors, positives = drawn
     if len(anchors) == 0:
-        raise InputError("No label has two images in the mining cache; raise mining.cache.")
-    fewest = len(labels) - int(torch.unique(labels, return_counts=True)[1].max())
-    if fewest < negatives:
-        raise InputError(
-            f"The mining cache has only {fewest} images of other labels for some anchors; raise mining.cache, "
-            f"or lower mining.negatives from {negatives}."
-        )
+        word = "label has two images" if here is None else "place has a query and another image"
+        raise InputError(f"No {word} in the mining cache; raise mining.cache.")
     tuples, excess = [], []
     for a, p in zip(anchors.split(ANCHOR_CHUNK), positives.split(ANCHOR_CHUNK), strict=True):
-        cosine = (points[a] @ points.T).masked_fill_(labels[a, None] == labels, -torch.inf)
+        barred = labels[a, None] == labels if here is None else _near(here, a) | here.query
+        fewest = int((~barred).sum(1).min())
+        if fewest < negatives:
+            raise InputError(
+                f"The mining cache has only {fewest} images of other {'labels' if here is None else 'places'} "
+                f"for some anchors; raise mining.cache, or lower mining.negatives from {negatives}."
+            )
+        cosine = (points[a] @ points.T).masked_fill_(barred, -torch.inf)
         nearest = cosine.topk(negatives, dim=1)
         to_positive = (points[a] * points[p]).sum(-1)
         excess.append(2 * (nearest.values[:, 0] - to_positive) + margin)  # ‖a−p‖² − ‖a−n‖² + m
@@ -182,3 +197,55 @@ def _drawn_positives(labels: Tensor, generator: torch.Generator | None) -> tuple
     draw = torch.rand(len(anchors), generator=generator, dtype=torch.float64).to(labels.device)
     step = 1 + (draw * (size - 1)).long()  # 1 … size − 1: never back to itself
     return anchors, order[starts[group[anchors]] + (place[anchors] + step) % size]
+
+
+def cache_of_places(places: Places, count: int, *, generator: torch.Generator) -> Tensor:
+    """Rows (≤ count,) of places to mine in: queries, one near database row of each, and other database rows.
+
+    Out of a million images, a few thousand at random would hold hardly any two of one place.
+    """
+    from scipy.spatial import cKDTree
+
+    database = torch.nonzero(~places.query)[:, 0]
+    queries = torch.nonzero(places.query)[:, 0]
+    queries = queries[torch.randperm(len(queries), generator=generator)[: count // 2]]
+    tree = cKDTree(places.position[database].numpy())
+    near = tree.query_ball_point(places.position[queries].numpy(), places.radius)
+    draw = torch.rand(len(queries), generator=generator).tolist()
+    partners = [found[int(share * len(found))] for found, share in zip(near, draw, strict=True) if found]
+    others = torch.randperm(len(database), generator=generator)
+    chosen = torch.cat([torch.tensor(partners, dtype=torch.long), others])
+    kept = _without_repeats(chosen)[: max(count - len(queries), 0)]
+    return torch.cat([queries, database[kept]])
+
+
+def _without_repeats(values: Tensor) -> Tensor:
+    """Each value once, where it first stood."""
+    different, place = values.unique(return_inverse=True)
+    first = torch.full((len(different),), len(values)).scatter_reduce_(
+        0, place, torch.arange(len(values)), "amin"
+    )
+    return values[first.sort().values]
+
+
+def _on(places: Places, device: torch.device) -> Places:
+    region, query = places.region.to(device), places.query.to(device)
+    return Places(places.position.to(device), region, query, places.radius)
+
+
+def _near(places: Places, rows: Tensor) -> Tensor:
+    """Which rows lie within the radius of these, (r, n)."""
+    return within(places.position[rows, None], places.position, radius=places.radius)
+
+
+def _drawn_near(places: Places, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    """Queries with a database row within the radius, (a,), and for each one such row, each as likely, (a,)."""
+    anchors, positives = [], []
+    for rows in torch.nonzero(places.query)[:, 0].split(ANCHOR_CHUNK):
+        near = _near(places, rows) & ~places.query  # (r, n)
+        draw = torch.rand(near.shape, generator=generator).to(near.device)
+        has = near.any(1)
+        anchors.append(rows[has])
+        positives.append(torch.where(near, draw, -1.0).argmax(1)[has])
+    empty = torch.empty(0, dtype=torch.long, device=places.query.device)
+    return torch.cat([empty, *anchors]), torch.cat([empty, *positives])

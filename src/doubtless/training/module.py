@@ -112,13 +112,15 @@ class TrainingModule(LightningModule):
             embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in parts])
         labels = self.validation.labels.to(embedding.device)
         if self.options.monitor != "error_auroc":
-            return validation_scores(embedding.direction, labels)
+            return validation_scores(embedding.direction, labels, places=self.validation.places)
         if embedding.uncertainty is None:
             raise InputError(
                 f"training.monitor error_auroc needs an uncertainty, and {self.method.name} has none while it "
                 "trains; accepted: map@r, recall@1."
             )
-        return validation_scores(embedding.direction, labels, uncertainty=embedding.uncertainty)
+        return validation_scores(
+            embedding.direction, labels, uncertainty=embedding.uncertainty, places=self.validation.places
+        )
 
     def _keep_if_best(self, score: float) -> None:
         if score > self.best_score:

@@ -88,7 +88,7 @@ def embed_images(method: Method, images: ImageSet, *, progress: Progress | None 
     if method.batch_kind == "features":  # a frozen encoder: its features are kept from run to run
         features = features_of(method, images, progress=progress)
         return Embedding.cat([method.embed_features(part) for part in features.split(EMBED_BATCH)])
-    return Embedding.cat([method.embed(batch) for batch in _batches(images, "embedding", progress)])
+    return Embedding.cat([method.embed(batch) for batch in image_batches(images, "embedding", progress)])
 
 
 def part_of(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Part:
@@ -113,13 +113,13 @@ def _compute_features(method: Method, images: ImageSet, progress: Progress | Non
     method.eval()
     still = ImageSet(images.source, images.index, images.preparation.without_augmentation())
     parts = [
-        method.encode(batch.to(method.device)).float() for batch in _batches(still, "features", progress)
+        method.encode(batch.to(method.device)).float() for batch in image_batches(still, "features", progress)
     ]
     method.train(training)
     return torch.cat(parts)
 
 
-def _batches(images: ImageSet, text: str, progress: Progress | None) -> Iterator[Tensor]:
+def image_batches(images: ImageSet, text: str, progress: Progress | None) -> Iterator[Tensor]:
     held = images.in_memory(progress)
     batches = (batch.inputs for batch in in_order(images, batch_size=EMBED_BATCH, held=held))
     total = -(-len(images) // EMBED_BATCH)

@@ -13,19 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from doubtless import __version__
 from doubtless.config import EvaluationConfig
 from doubtless.data import ImageSet, Progress
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import Evaluation, evaluate
+from doubtless.evaluation import Evaluation, Positions, evaluate
 from doubtless.methods import Method
 from doubtless.progress import spinner
-from doubtless.training.parts import embed_images, open_run_data, whole_source
+from doubtless.retrieval.doubt import Doubt
+from doubtless.training.parts import open_run_data, whole_source
 from doubtless.training.run import Run
+from doubtless.training.run_doubt import Described, Reader, describe_doubt, doubts_of, fit_run_doubt
 
 GALLERY_TRAIN = "train"
+QUERIES = ""  # beside the names of OOD sets
 NO_OOD: Mapping[str, Embedding] = MappingProxyType({})
 
 
@@ -49,38 +53,91 @@ class RunEvaluation:
         self.method: Method = run.load_method().to(_best_device(self.config.training.accelerator))
         self.data_name = data
         self.gallery_name = gallery
-        self.ood_names = list(self.config.data.ood if ood is None else ood)
+        measured = self.measured = data or self.options.data
+        strange = [name for name in self.config.data.ood if name != measured]
+        self.ood_names = strange if ood is None else list(ood)
         own = (
             open_run_data(self.config, split=run.split, progress=progress)
-            if data is None or gallery == "train"
+            if measured is None or gallery == "train"
             else None
         )
-        self.queries = own.test if own and data is None else self._source(str(data))
-        self.gallery = self._gallery(own.train if own else None)
+        asked = own.test if own and measured is None else self._source(str(measured))
+        self.queries, database = by_role(asked)
+        self.gallery = self._gallery(own.train if own else None) or database
+        self.own = own
         self.ood = {name: self._source(name) for name in self.ood_names}
 
     def measure(
         self, *, bootstrap: int = 1000, report: bool = True, folder: Path | None = None
     ) -> Evaluation:
         """All metrics; written into the run, or a folder of its own in it for other data than the run's."""
-        embedding = self._embed(self.queries)
-        gallery = None if self.gallery is None else self._embed(self.gallery)
-        strangers = {_short(name): self._embed(images) for name, images in self.ood.items()}
+        read = Reader(self.method, progress=self.progress)
+        queries = read(self.queries, truth_of(self.queries))
+        gallery = None if self.gallery is None else read(self.gallery, truth_of(self.gallery))
+        strangers = {_short(name): read(images, images.labels) for name, images in self.ood.items()}
+        doubt = self._fit_doubt(read, gallery or queries)
+        rows = {} if doubt is None else self._doubts(doubt, queries, gallery or queries, strangers)
+        embedded = {name: found.embedding for name, found in strangers.items()}
         with spinner("measuring"):
             found = evaluate(
-                embedding,
-                self.queries.labels,
-                gallery=gallery,
-                gallery_labels=None if self.gallery is None else self.gallery.labels,
-                ood=strangers,
+                queries.embedding,
+                queries.truth,
+                gallery=None if gallery is None else gallery.embedding,
+                gallery_labels=None if gallery is None else gallery.truth,
+                ood=embedded,
+                doubts=rows.pop(QUERIES, None),
+                ood_doubts=rows,
                 score=self.options.score,
                 ks=self.options.ks,
                 bootstrap=bootstrap,
             )
+        if doubt is not None:
+            found.protocol["doubt"] = describe_doubt(doubt)
         found.save((folder or self.folder) / "metrics.json")
         if report:
-            self.write_report(found, embedding, gallery=gallery, ood=strangers)
+            searched = None if gallery is None else gallery.embedding
+            self.write_report(found, queries.embedding, gallery=searched, ood=embedded)
         return found
+
+    def _fit_doubt(self, read: Reader, searched: Described) -> Doubt | None:
+        """From the run's validation part; None where the run's own data are not at hand, or too few."""
+        own = self.own
+        if own is None:
+            try:
+                own = open_run_data(self.config, split=self.run.split, progress=self.progress)
+            except InputError:
+                return None  # a run may be measured on other data where its own are not
+        validation = read(own.validation, truth_of(own.validation))
+        train = None
+        if self.gallery_name == GALLERY_TRAIN:
+            train = searched
+        elif self._is_closed:
+            still = ImageSet(own.source, own.train.index, own.train.preparation.without_augmentation())
+            train = read(still, still.labels)
+        with spinner("fitting the doubt"):
+            return fit_run_doubt(
+                validation,
+                searched,
+                train=train,
+                score=self.options.score,
+                mirrored=self.gallery_name == GALLERY_TRAIN,
+            )
+
+    def _doubts(
+        self, doubt: Doubt, queries: Described, searched: Described, strangers: Mapping[str, Described]
+    ) -> dict[str, dict[str, Tensor]]:
+        """Rows of the queries and of every OOD set, by name."""
+        asked = {QUERIES: queries, **strangers}
+        score, closed = self.options.score, self._is_closed
+        return {
+            name: doubts_of(doubt, found, searched, score=score, closed=closed)
+            for name, found in asked.items()
+        }
+
+    @property
+    def _is_closed(self) -> bool:
+        """Whether what is searched has the classes of the training part: that is then what is not new."""
+        return self.config.data.split == "closed" and self.measured is None
 
     @property
     def folder(self) -> Path:
@@ -145,8 +202,23 @@ class RunEvaluation:
         still = train.preparation.without_augmentation()
         return ImageSet(train.source, train.index, still)
 
-    def _embed(self, images: ImageSet) -> Embedding:
-        return embed_images(self.method, images, progress=self.progress)
+
+def by_role(images: ImageSet) -> tuple[ImageSet, ImageSet | None]:
+    """Those that ask and those that are searched, where the source keeps them apart; else all, and None."""
+    if images.places is None:
+        return images, None
+    asks = images.places.query
+    asking, searched = (
+        ImageSet(images.source, images.index[rows], images.preparation) for rows in (asks, ~asks)
+    )
+    return asking, searched
+
+
+def truth_of(images: ImageSet) -> Tensor | Positions:
+    """What says which of them are right: positions where the source has them, else labels."""
+    if images.places is None:
+        return images.labels
+    return Positions(images.places.position, images.places.radius)
 
 
 def versions() -> dict[str, str]:

@@ -1,0 +1,145 @@
+"""`doubtless calibrate`: gives an index match probabilities, abstention, covering sets and a test of presence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from doubtless.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from doubtless.retrieval.index import Index
+
+
+def calibrate(
+    index: Annotated[Path, typer.Argument(help="Folder of the index.")],
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="Labelled queries from outside (.npz or .safetensors) instead of the index's items."
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV of pairs, query,item,same: ids of the index, and 1 or 0. Match probability only."
+        ),
+    ] = None,
+    target_error: Annotated[float, typer.Option(help="Largest share of answers that may be wrong.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Confidence of that promise.")] = 0.95,
+    false_alarm: Annotated[
+        float, typer.Option(help="Share of queries that are there but may be called not in the gallery.")
+    ] = 0.05,
+    most: Annotated[int, typer.Option(min=20, help="Queries used at most, drawn at random.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Of the draws and of the split.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Calibrate an index on its own labelled items, each searching all others, and keep the result in it.
+
+    Example: doubtless calibrate gallery --target-error 0.02
+
+    Example: doubtless calibrate gallery --pairs checked.csv
+    """
+    from doubtless.cli.tables import print_json
+    from doubtless.progress import spinner
+    from doubtless.retrieval.calibrating import Targets
+    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.index_calibration import calibrate_index, calibrate_index_on_pairs
+
+    if queries is not None and pairs is not None:
+        raise InputError("calibrate takes --queries or --pairs, and not both.")
+    targets = Targets(target_error=target_error, confidence=confidence, false_alarm=false_alarm)
+    with Index.open(index, writable=True) as opened, spinner("calibrating"):
+        if pairs is not None:
+            record = calibrate_index_on_pairs(opened, *read_pairs(pairs, opened))
+        else:
+            embedding, labels = (None, None) if queries is None else _read_queries(queries)
+            record = calibrate_index(opened, targets, queries=embedding, labels=labels, most=most, seed=seed)
+    if json:
+        print_json(record)
+    else:
+        print_calibration(record, str(index))
+
+
+def read_pairs(path: Path, index: Index) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of both items and whether they are the same, from a CSV with the columns query, item, same."""
+    import csv
+
+    import torch
+
+    try:
+        with path.open(newline="") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as CSV: {error}.") from error
+    if not lines or not {"query", "item", "same"} <= set(lines[0]):
+        raise InputError(f"{path} must have the columns query, item and same, and at least one pair.")
+    answers = {"1": True, "true": True, "0": False, "false": False}
+    row_of = dict(zip(index.ids(), index.rows.tolist(), strict=True))
+    for number, line in enumerate(lines, start=2):
+        if (line["same"] or "").strip().lower() not in answers:
+            raise InputError(f"{path}, line {number}: same must be 1 or 0, got {line['same']!r}.")
+        for name in (line["query"], line["item"]):
+            if name not in row_of:
+                raise InputError(f"{path}, line {number}: the index has no item {name!r}.")
+    first, second = (torch.tensor([row_of[line[name]] for line in lines]) for name in ("query", "item"))
+    return first, second, torch.tensor([answers[line["same"].strip().lower()] for line in lines])
+
+
+def _read_queries(path: Path) -> tuple[Any, list[str]]:
+    from doubtless.retrieval.importing import read_vectors
+
+    found = read_vectors(path)
+    if found.labels is None:
+        raise InputError(f"{path} has no labels; queries to calibrate on need them.")
+    return found.embedding, ["" if label is None else str(label) for label in found.labels]
+
+
+def print_calibration(record: dict[str, Any], title: str) -> None:
+    """What is promised, and how it fared on queries, then on classes, that had no part in it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    kinds = [kind for kind in ("exchangeable", "class_disjoint") if record.get(kind)]
+    table = Table(title=f"calibration of {title}", title_justify="left", title_style="bold")
+    table.add_column("measure")
+    for kind in kinds:
+        table.add_column(kind.replace("_", "-"), justify="right")
+    for name in dict.fromkeys(name for kind in kinds for name in record[kind]):
+        table.add_row(name, *(_figure(record[kind].get(name)) for kind in kinds))
+    console.print(table)
+    for sentence in sentences(record):
+        console.print(f"• {sentence}", highlight=False)
+
+
+def sentences(record: dict[str, Any]) -> list[str]:
+    if "abstention" not in record:
+        return [f"Match probability from {record['pairs']} pairs; abstention needs labelled queries."]
+    presence = record["presence"]
+    found = [
+        record["abstention"]["sentence"],
+        f"The first hits contain a match with probability up to {record['covering_reach']:.1%}: covering sets can "
+        "promise so much.",
+    ]
+    if "detected" in presence:
+        found.append(
+            f"With {presence['false_alarm']:.1%} false alarms, {presence['detected']:.1%} of queries whose class "
+            "was taken out are called not in the gallery."
+        )
+    if record["without_positive"]:
+        found.append(
+            f"{record['without_positive']} queries have no true match in the index and were left out."
+        )
+    return [
+        *found,
+        "Exchangeable: for queries like these. Class-disjoint: for classes that had no part in it.",
+    ]
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.4f}"

@@ -1,0 +1,218 @@
+"""Calibrating an index: on its own labelled items, each of them left out, or on labelled queries from outside."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.retrieval.answering import Answering
+from doubtless.retrieval.calibrating import DEFAULT, Known, Targets, calibrate, trial
+from doubtless.retrieval.calibrator import Calibrator
+from doubtless.retrieval.doubt import PART as DOUBT
+from doubtless.retrieval.hits import Hits
+from doubtless.retrieval.index_doubt import DoubtFitter
+from doubtless.retrieval.leave_out import hits_without_class
+from doubtless.retrieval.match_features import DEPTH
+from doubtless.retrieval.pair_calibrator import PART as PAIRS
+from doubtless.retrieval.pair_calibrator import PairCalibrator
+from doubtless.retrieval.risk import RiskControl
+
+if TYPE_CHECKING:
+    from doubtless.retrieval.index import Index
+
+MOST = 20_000
+"""Queries an index is calibrated with at most; more would sharpen nothing that can be seen."""
+MOST_ABSENT = 4_000
+"""Queries that search the gallery once more without their class: each looks at every item."""
+MOST_NUMBERS = 200_000_000
+"""Numbers of a gallery that are looked at in memory for that; beyond, presence goes by similarity alone."""
+
+
+def calibrate_index(
+    index: Index,
+    targets: Targets = DEFAULT,
+    *,
+    queries: Embedding | None = None,
+    labels: list[str] | None = None,
+    combined: bool = True,
+    most: int = MOST,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Calibrates and saves match probability, abstention, covering sets, presence and pairs; returns the record.
+
+    queries, labels   from outside; None: the index's own labelled items search all others
+    combined          fits and saves the combined doubt, and abstains by it; else by 1 − P(first hit right)
+    most              queries used, drawn at random with `seed` where there are more
+    """
+    known, counts, embedding, own = known_queries(index, queries=queries, labels=labels, most=most, seed=seed)
+    fitter = DoubtFitter(index, known, embedding, own, seed=seed) if combined else None
+    made = calibrate(known, targets, fit_doubt=fitter, seed=seed)
+    pairs = PairCalibrator.fit(embedding, known.label) if _can_pair(known.label) else None
+    disjoint = made.calibrator.record.get("class_disjoint", {})
+    record = {
+        **counts,
+        "items": len(index),
+        "method": made.calibrator.first.method,
+        "features": list(made.calibrator.first.names),
+        "exchangeable": made.calibrator.record["exchangeable"]
+        | trial(known, targets, by_class=False, seed=seed),
+        "class_disjoint": disjoint | trial(known, targets, by_class=True, seed=seed),
+        "abstention": _abstention(made.risk),
+        "covering_reach": made.covering.reach,
+        "presence": dict(made.presence.record),
+        "pairs": None if pairs is None else dict(pairs.record),
+    }
+    answering = Answering.of(made, record)
+    answering.save(index)
+    if fitter is not None and fitter.fitted is not None:
+        index.save_part(DOUBT, *fitter.fitted.state())
+    if pairs is not None:
+        index.save_part(PAIRS, *pairs.state())
+    return dict(answering.about or {})
+
+
+def calibrate_index_on_pairs(index: Index, first: Tensor, second: Tensor, same: Tensor) -> dict[str, Any]:
+    """Match probability from pairs of rows of the index, known to be the same or not (n,); nothing else.
+
+    A pair says nothing of what a query finds, so abstention, covering sets and presence stay uncalibrated.
+    """
+    left, right = index.embedding(first), index.embedding(second)
+    calibrator = Calibrator.fit_pairs(left, right, same)
+    pairs = PairCalibrator.fit_pairs(left, right, same)
+    record = {"items": len(index), "method": calibrator.first.method, **calibrator.record}
+    record["features"] = list(calibrator.first.names)
+    Answering(calibrator=calibrator, about=record).save(index)
+    index.save_part(PAIRS, *pairs.state())
+    return record
+
+
+def known_queries(
+    index: Index,
+    *,
+    queries: Embedding | None = None,
+    labels: list[str] | None = None,
+    most: int = MOST,
+    seed: int = 0,
+) -> tuple[Known, dict[str, int], Embedding, Tensor | None]:
+    """Queries with a true match in the index, what was left out, their embedding, and their rows in the index."""
+    if (queries is None) != (labels is None):
+        raise InputError("queries to calibrate on need their labels; got one of the two.")
+    codes = index.labels
+    if not bool((codes >= 0).any()):
+        raise InputError("the index has no labels to calibrate on; add them, or calibrate on pairs.")
+    alone = queries is None
+    if queries is None or labels is None:
+        chosen = _some((codes >= 0).nonzero().squeeze(1), most, seed)
+        own, label = index.rows[chosen], codes[chosen]
+        queries = index.embedding(own)
+    else:
+        code_of = {name: code for code, name in enumerate(index.label_names)}
+        everything = torch.tensor([code_of.get(name, -1) for name in labels])
+        chosen = _some(torch.arange(len(queries)), most, seed)
+        queries, label, own = queries[chosen], everything[chosen], None
+    counted = codes[codes >= 0].bincount(minlength=int(label.max()) + 1)
+    matches = torch.where(label >= 0, counted[label.clamp_min(0)], 0) - int(alone)
+    there = (matches > 0).nonzero().squeeze(1)
+    counts = {"queries": len(there), "without_positive": len(label) - len(there)}
+    if not len(there):
+        raise InputError("no query has a true match in the index: no other item carries any query's label.")
+    queries, label, own = queries[there], label[there], None if own is None else own[there]
+    hits = _searched(index, queries, own)
+    return Known(hits, label, _absent(index, queries, label, seed)), counts, queries, own
+
+
+def _searched(index: Index, queries: Embedding, own: Tensor | None) -> Hits:
+    """The first hits of every query, its own row (n,) taken out and the next one moved up."""
+    if own is None:
+        return index.search(queries, DEPTH)
+    hits = index.search(queries, DEPTH + 1)
+    return without_itself(hits, own)
+
+
+def without_itself(hits: Hits, own: Tensor) -> Hits:
+    """One hit less a query: its own row (n,) where that was found, the last one where not."""
+    itself = hits.row == own.unsqueeze(1)
+    missed = ~itself.any(1)
+    itself[missed, -1] = True
+    shape = (len(hits), hits.depth - 1)
+
+    def rest(value: Tensor | None) -> Tensor | None:
+        return None if value is None else value[~itself].view(shape)
+
+    row, score, distance = (
+        value[~itself].view(shape) for value in (hits.row, hits.score, hits.expected_squared_distance)
+    )
+    return Hits(
+        row,
+        score,
+        distance,
+        label=rest(hits.label),
+        uncertainty=rest(hits.uncertainty),
+        query_uncertainty=hits.query_uncertainty,
+    )
+
+
+def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits | None:
+    """Some of the queries in the gallery without their class; row −1 for those that were not asked.
+
+    None where nothing would be left to find, or the gallery is too large to be looked at in memory.
+    """
+    codes = index.labels
+    if len(codes) * index.dim > MOST_NUMBERS or int((codes >= 0).sum()) == int((codes == label[0]).sum()):
+        return None
+    some = _some(torch.arange(len(label)), MOST_ABSENT, seed)
+    score = index.settings.score
+    found = hits_without_class(queries[some], label[some], index.embedding(), codes, k=DEPTH, score=score)
+
+    def spread(value: Tensor | None, nothing: float) -> Tensor | None:
+        if value is None:
+            return None
+        whole = value.new_full((len(label), found.depth), nothing)
+        whole[some] = value
+        return whole
+
+    row, cosine = spread(found.row, -1), spread(found.score, -torch.inf)
+    distance = spread(found.expected_squared_distance, torch.inf)
+    assert row is not None
+    assert cosine is not None
+    assert distance is not None
+    return Hits(
+        row,
+        cosine,
+        distance,
+        label=spread(found.label, -1),
+        uncertainty=spread(found.uncertainty, torch.inf),
+        query_uncertainty=queries.uncertainty,
+    )
+
+
+def _abstention(control: RiskControl) -> dict[str, Any]:
+    names = (
+        "target_error",
+        "confidence",
+        "met",
+        "coverage",
+        "error",
+        "bound",
+        "reachable_error",
+        "reachable_coverage",
+        "queries",
+    )
+    return {name: getattr(control, name) for name in names} | {"sentence": control.sentence()}
+
+
+def _some(rows: Tensor, most: int, seed: int) -> Tensor:
+    """At most so many of the rows, in their order."""
+    if len(rows) <= most:
+        return rows
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
+    return rows[drawn.sort().values]
+
+
+def _can_pair(label: Tensor) -> bool:
+    sizes = label.unique(return_counts=True)[1]
+    return len(sizes) > 1 and bool((sizes > 1).any())
