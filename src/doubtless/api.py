@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +46,33 @@ class Model:
             return embed_images(self.method, images, progress=progress)
         if len(images) == 0:
             raise InputError("there is no image to embed.")
-        starts: Any = range(0, len(images), EMBED_BATCH)
-        if progress is not None:
-            starts = progress(starts, "embedding", -(-len(images) // EMBED_BATCH))
-        return Embedding.cat([self._embed_some(images[start : start + EMBED_BATCH]) for start in starts])
+        return Embedding.cat([self.method.embed(batch) for batch in self._batches(images, progress)])
+
+    @torch.no_grad()
+    def embed_with_features(
+        self, images: Tensor | Sequence[ImageLike], *, progress: Progress | None = None
+    ) -> tuple[Embedding, Tensor]:
+        """The same, and the features (n, F) before the head: what novelty is measured by, on the CPU both."""
+        method = self.method.eval()
+        features = [
+            method.encode(batch.to(method.device)).float() for batch in self._batches(images, progress)
+        ]
+        if not features:
+            raise InputError("there is no image to embed.")
+        embedding = Embedding.cat([method.embed_features(some) for some in features])
+        return embedding.to("cpu"), torch.cat(features).cpu()
 
     def to(self, device: torch.device | str) -> Model:
         self.method.to(device)
         return self
 
-    def _embed_some(self, images: Tensor | Sequence[ImageLike]) -> Embedding:
-        return self.method.embed(torch.stack([self.preparation(_pixels(image)) for image in images]))
+    def _batches(self, images: Tensor | Sequence[ImageLike], progress: Progress | None) -> Iterator[Tensor]:
+        starts: Any = range(0, len(images), EMBED_BATCH)
+        if progress is not None:
+            starts = progress(starts, "embedding", -(-len(images) // EMBED_BATCH))
+        for start in starts:
+            some = images[start : start + EMBED_BATCH]
+            yield torch.stack([self.preparation(_pixels(image)) for image in some])
 
 
 def train(

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from doubtless.retrieval.index import Index
+    from doubtless.retrieval.item_features import ItemFeatures
+
+NOVELTY = ("auto", "features", "directions")
 
 
 def calibrate(
@@ -34,6 +37,14 @@ def calibrate(
     false_alarm: Annotated[
         float, typer.Option(help="Share of queries that are there but may be called not in the gallery.")
     ] = 0.05,
+    model: Annotated[Path | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
+    novelty: Annotated[
+        str,
+        typer.Option(
+            help="What an image must be like not to be new: features of the items' images (features), their "
+            "embeddings (directions), or features where model and images can be found (auto)."
+        ),
+    ] = "auto",
     most: Annotated[int, typer.Option(min=20, help="Queries used at most, drawn at random.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the draws and of the split.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -45,7 +56,6 @@ def calibrate(
     Example: doubtless calibrate gallery --pairs checked.csv
     """
     from doubtless.cli.tables import print_json
-    from doubtless.progress import spinner
     from doubtless.retrieval.calibrating import Targets
     from doubtless.retrieval.index import Index
     from doubtless.retrieval.index_calibration import calibrate_index, calibrate_index_on_pairs
@@ -53,16 +63,41 @@ def calibrate(
     if queries is not None and pairs is not None:
         raise InputError("calibrate takes --queries or --pairs, and not both.")
     targets = Targets(target_error=target_error, confidence=confidence, false_alarm=false_alarm)
-    with Index.open(index, writable=True) as opened, spinner("calibrating"):
+    with Index.open(index, writable=True) as opened:
         if pairs is not None:
             record = calibrate_index_on_pairs(opened, *read_pairs(pairs, opened))
         else:
             embedding, labels = (None, None) if queries is None else _read_queries(queries)
-            record = calibrate_index(opened, targets, queries=embedding, labels=labels, most=most, seed=seed)
+            record = calibrate_index(
+                opened,
+                targets,
+                queries=embedding,
+                labels=labels,
+                features_of=features_of(opened, model, novelty) if queries is None else None,
+                most=most,
+                seed=seed,
+            )
     if json:
         print_json(record)
     else:
         print_calibration(record, str(index))
+
+
+def features_of(index: Index, run: Path | None, novelty: str) -> ItemFeatures | None:
+    """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
+    from doubtless.cli.index import model_of
+    from doubtless.progress import bar
+    from doubtless.retrieval.creating import recorded_run
+    from doubtless.retrieval.item_features import ItemFeatures, images_are_there
+
+    if novelty not in NOVELTY:
+        raise InputError(f"--novelty takes {', '.join(NOVELTY)}, got {novelty!r}.")
+    if novelty == "directions":
+        return None
+    recorded = run or recorded_run(index)
+    if novelty == "auto" and (recorded is None or not recorded.is_dir() or not images_are_there(index)):
+        return None
+    return ItemFeatures(index, model_of(index, run)[0], progress=bar)
 
 
 def read_pairs(path: Path, index: Index) -> tuple[Tensor, Tensor, Tensor]:
@@ -130,6 +165,12 @@ def sentences(record: dict[str, Any]) -> list[str]:
         found.append(
             f"With {presence['false_alarm']:.1%} false alarms, {presence['detected']:.1%} of queries whose class "
             "was taken out are called not in the gallery."
+        )
+    if "novelty_of" in record:
+        found.append(
+            "What is new is told by features of the items' images."
+            if record["novelty_of"] == "features"
+            else "What is new is told by the embeddings; features of the items' images would tell it better."
         )
     if record["without_positive"]:
         found.append(

@@ -11,6 +11,8 @@ import typer
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from doubtless.embedding import Embedding
     from doubtless.retrieval.hits import Hits
     from doubtless.retrieval.index import Index
@@ -39,23 +41,53 @@ def search(
 
     Example: doubtless search gallery --embedding queries.npy --json
     """
+    from doubtless.cli.index import model_of
     from doubtless.cli.tables import print_json
     from doubtless.retrieval.index import Index
 
     if bool(images) == (embedding is not None):
         raise InputError("Name images to search with, or --embedding FILE, and not both.")
     with Index.open(index) as opened:
+        features = None
         if embedding is not None:
             queries, names = _vectors(embedding)
         else:
-            queries, names = _embedded(opened, images or [], model)
-        hits = opened.search(queries, k, where=conditions(where or []), score=score)  # type: ignore[arg-type]
-        found = found_items(opened, hits, names)
+            queries, features = model_of(opened, model)[0].embed_with_features(images or [])
+            names = [str(image) for image in images or []]
+        found = _found(opened, queries, names, k, conditions(where or []), score, features)
     if json:
         print_json({"index": str(index), "score": score or opened.settings.score, "queries": found})
         return
     for query in found:
         print_found(query)
+
+
+def _found(
+    opened: Index,
+    queries: Embedding,
+    names: list[str],
+    k: int,
+    where: dict[str, Any] | None,
+    score: str | None,
+    features: Tensor | None,
+) -> list[dict[str, Any]]:
+    """What is found for every query and, where the index is calibrated, what to think of it."""
+    from doubtless.retrieval.answering import Answerer
+    from doubtless.retrieval.match_features import DEPTH
+
+    answerer = Answerer(opened)
+    calibrated = answerer.parts.calibrator is not None and score in (None, opened.settings.score)
+    hits = opened.search(queries, max(k, DEPTH) if calibrated else k, where=where, score=score)  # type: ignore[arg-type]
+    found = found_items(opened, hits.first(k), names)
+    if not calibrated:
+        return found
+    answers = answerer.of_hits(hits, queries, k=k, features=features, filtered=bool(where))
+    for query, answer in zip(found, answers, strict=True):
+        told = answer.to_json()
+        for hit, judged in zip(query["hits"], told.pop("hits"), strict=True):
+            hit["probability"] = judged["probability"]
+        query |= told
+    return found
 
 
 def found_items(opened: Index, hits: Hits, names: list[str]) -> list[dict[str, Any]]:
@@ -91,14 +123,20 @@ def print_found(query: dict[str, Any]) -> None:
 
     doubt = "" if query["uncertainty"] is None else f"   uncertainty {query['uncertainty']:.4g}"
     table = Table(title=f"{query['query']}{doubt}", title_justify="left", title_style="bold")
-    for name in ("rank", "id", "label", "score", "expected distance"):
+    columns = ["rank", "id", "label", "score", "expected distance"]
+    judged = "decision" in query
+    for name in [*columns, "probability"] if judged else columns:
         table.add_column(name, justify="left" if name in ("id", "label") else "right", overflow="fold")
     for hit in query["hits"]:
         distance = hit["expected_squared_distance"]
-        table.add_row(
-            str(hit["rank"]), hit["id"], hit["label"] or "", f"{hit['score']:.4f}", f"{distance:.4g}"
-        )
-    Console().print(table)
+        row = [str(hit["rank"]), hit["id"], hit["label"] or "", f"{hit['score']:.4f}", f"{distance:.4g}"]
+        table.add_row(*row, *([f"{hit['probability']:.3f}"] if judged else []))
+    console = Console()
+    console.print(table)
+    if judged:
+        console.print(f"{query['decision']}: {query['reason']}", highlight=False)
+        for warning in query["warnings"]:
+            console.print(f"warning: {warning}", highlight=False)
 
 
 def conditions(where: list[str]) -> dict[str, Any] | None:
@@ -130,13 +168,6 @@ def _readings(value: str) -> list[Any]:
             readings.append(number)
             break
     return readings
-
-
-def _embedded(opened: Index, images: list[Path], run: Path | None) -> tuple[Embedding, list[str]]:
-    from doubtless.cli.index import model_of
-
-    model, _ = model_of(opened, run)
-    return model.embed(images).to("cpu"), [str(image) for image in images]
 
 
 def _vectors(path: Path) -> tuple[Embedding, list[str]]:

@@ -19,6 +19,8 @@ from doubtless.retrieval.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, Answers,
 from doubtless.retrieval.calibrating import Calibration
 from doubtless.retrieval.calibrator import Calibrator
 from doubtless.retrieval.covering import CoveringSets
+from doubtless.retrieval.doubt import PART as DOUBT
+from doubtless.retrieval.doubt import Doubt
 from doubtless.retrieval.hits import Hits
 from doubtless.retrieval.match_features import DEPTH
 from doubtless.retrieval.presence import Presence
@@ -89,9 +91,7 @@ def _read(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] |
 
 
 def _load_doubt(index: Index) -> DoubtLike | None:
-    from doubtless.retrieval.doubt import PART, Doubt
-
-    part = _read(index, PART)
+    part = _read(index, DOUBT)
     return None if part is None else Doubt.from_state(*part)
 
 
@@ -185,7 +185,7 @@ class Answerer:
             presence=p_value,
             total_doubt=total,
             doubt=doubt,
-            warnings=self._warnings(filtered),
+            warnings=self._warnings(filtered, by_vector=features is None and self._wants_features()),
         )
 
     def _decide(self, hits: Hits, total: Tensor | None, p_value: Tensor | None) -> Tensor:
@@ -209,7 +209,10 @@ class Answerer:
             set_confidence=confidence,
         )
 
-    def _warnings(self, filtered: bool) -> tuple[str, ...]:
+    def _wants_features(self) -> bool:
+        return isinstance(self.doubt, Doubt) and self.doubt.wants_features
+
+    def _warnings(self, filtered: bool, *, by_vector: bool = False) -> tuple[str, ...]:
         if self.parts.calibrator is None:
             return ("The index is not calibrated: no probability, and every query is answered.",)
         warnings = []
@@ -224,5 +227,10 @@ class Answerer:
         if filtered:
             warnings.append(
                 "Probabilities were calibrated on the whole gallery, not on the part that was searched."
+            )
+        if by_vector:
+            warnings.append(
+                "Asked with a vector: whether its image is unlike all others was not looked at; the promise is of "
+                "images."
             )
         return tuple(warnings)

@@ -213,7 +213,10 @@ class Doubt:
         if queries is not None:
             found |= query_signals(queries)
         own = queries.direction if features is None and queries is not None else features
-        if self.novelty is not None and own is not None:
+        if self.wants_features and features is None and "novelty" in self.tails:
+            usual = self.tails["novelty"].sample.median()  # nobody looked: neither new nor known
+            found["novelty"] = usual.double().expand(len(hits)).to(hits.score.device)
+        elif self.novelty is not None and own is not None:
             found["novelty"] = self.novelty.distance(own, exclude=itself).double().to(hits.score.device)
         if missing := [name for name in self.tails if name not in found]:
             raise InputError(
@@ -221,6 +224,11 @@ class Doubt:
                 "where it was fitted with features)."
             )
         return {name: found[name].to(hits.score.device) for name in self.tails}
+
+    @property
+    def wants_features(self) -> bool:
+        """Whether novelty is of features before the head, which only an image has; a vector gets the usual one."""
+        return self.record.get("novelty_of") == "features"
 
     def for_gallery(
         self,

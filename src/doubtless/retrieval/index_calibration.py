@@ -14,7 +14,7 @@ from doubtless.retrieval.calibrating import DEFAULT, Known, Targets, calibrate, 
 from doubtless.retrieval.calibrator import Calibrator
 from doubtless.retrieval.doubt import PART as DOUBT
 from doubtless.retrieval.hits import Hits
-from doubtless.retrieval.index_doubt import DoubtFitter
+from doubtless.retrieval.index_doubt import DoubtFitter, FeaturesOf
 from doubtless.retrieval.leave_out import hits_without_class
 from doubtless.retrieval.match_features import DEPTH
 from doubtless.retrieval.pair_calibrator import PART as PAIRS
@@ -39,6 +39,7 @@ def calibrate_index(
     queries: Embedding | None = None,
     labels: list[str] | None = None,
     combined: bool = True,
+    features_of: FeaturesOf | None = None,
     most: int = MOST,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -46,10 +47,14 @@ def calibrate_index(
 
     queries, labels   from outside; None: the index's own labelled items search all others
     combined          fits and saves the combined doubt, and abstains by it; else by 1 − P(first hit right)
+    features_of       features before the head of items' images (`doubtless.retrieval.item_features`), by which the
+                      combined doubt then tells what is new; None: directions serve
     most              queries used, drawn at random with `seed` where there are more
     """
     known, counts, embedding, own = known_queries(index, queries=queries, labels=labels, most=most, seed=seed)
-    fitter = DoubtFitter(index, known, embedding, own, seed=seed) if combined else None
+    fitter = (
+        DoubtFitter(index, known, embedding, own, features_of=features_of, seed=seed) if combined else None
+    )
     made = calibrate(known, targets, fit_doubt=fitter, seed=seed)
     pairs = PairCalibrator.fit(embedding, known.label) if _can_pair(known.label) else None
     disjoint = made.calibrator.record.get("class_disjoint", {})
@@ -66,6 +71,8 @@ def calibrate_index(
         "presence": dict(made.presence.record),
         "pairs": None if pairs is None else dict(pairs.record),
     }
+    if fitter is not None and fitter.fitted is not None:
+        record["novelty_of"] = fitter.fitted.record["novelty_of"]
     answering = Answering.of(made, record)
     answering.save(index)
     if fitter is not None and fitter.fitted is not None:
