@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from doubtless.retrieval import Hits as Hits
     from doubtless.retrieval import Index as Index
     from doubtless.retrieval import RiskControl as RiskControl
+    from doubtless.retrieval import calibrate_index as calibrate_index
     from doubtless.training import Run as Run
 
 _HOMES = {
@@ -56,6 +57,7 @@ _HOMES = {
     "Calibrator": "retrieval",
     "RiskControl": "retrieval",
     "Doubt": "retrieval",
+    "calibrate_index": "retrieval",
     "DoubtlessError": "errors",
     "InputError": "errors",
     "RunError": "errors",

@@ -12,17 +12,30 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_python_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(0, r"torch\.Size\(\[100, 32\]\)"), (1, r"^answer [01]\.\d+ The first hit is right")],
+)
+def test_python_examples_run(
+    number: int,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 1
-    assert len([line for line in blocks[0].splitlines() if line]) == 10
-    exec(compile(blocks[0], "README.md", "exec"), {})
+    assert len(BLOCKS) == 2
+    exec(compile(BLOCKS[number], "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "torch.Size([100, 32])" in printed
+    assert re.search(expected, printed), printed
     assert "nan" not in printed
+
+
+def test_ten_lines_are_ten() -> None:
+    assert len([line for line in BLOCKS[0].splitlines() if line]) == 10
 
 
 def test_table_is_what_the_benchmark_measured() -> None:

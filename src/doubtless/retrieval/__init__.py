@@ -9,5 +9,6 @@ from doubtless.retrieval.doubt import Doubt as Doubt
 from doubtless.retrieval.doubt_parts import DoubtParts as DoubtParts
 from doubtless.retrieval.hits import Hits as Hits
 from doubtless.retrieval.index import Index as Index
+from doubtless.retrieval.index_calibration import calibrate_index as calibrate_index
 from doubtless.retrieval.pair_calibrator import PairCalibrator as PairCalibrator
 from doubtless.retrieval.risk import RiskControl as RiskControl
