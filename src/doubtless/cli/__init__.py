@@ -7,7 +7,23 @@ import sys
 import typer
 
 from doubtless import __version__
-from doubtless.cli import bench, demo, evaluate, listing, posterior, report, train
+from doubtless.cli import (
+    bench,
+    calibrate,
+    compare,
+    demo,
+    embed,
+    evaluate,
+    export,
+    index,
+    listing,
+    posterior,
+    report,
+    search,
+    serve,
+    sources,
+    train,
+)
 from doubtless.errors import DoubtlessError
 
 app = typer.Typer(
@@ -22,10 +38,17 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("posterior")(posterior.posterior)
+app.command("embed")(embed.embed)
+app.add_typer(index.index, name="index")
+app.command("search")(search.search)
+app.command("calibrate")(calibrate.calibrate)
+app.command("compare")(compare.compare)
+app.command("export")(export.export)
+app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("methods")(listing.methods)
-app.command("sources")(listing.sources)
+app.add_typer(sources.app, name="sources")
 
 
 @app.callback(invoke_without_command=True)

@@ -12,14 +12,16 @@ from doubtless.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
     from doubtless.retrieval.item_features import ItemFeatures
 
 NOVELTY = ("auto", "features", "directions")
 
 
 def calibrate(
-    index: Annotated[Path, typer.Argument(help="Folder of the index.")],
+    index: Annotated[
+        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
+    ],
     queries: Annotated[
         Path | None,
         typer.Option(
@@ -57,33 +59,28 @@ def calibrate(
     """
     from doubtless.cli.tables import print_json
     from doubtless.retrieval.calibrating import Targets
-    from doubtless.retrieval.index import Index
     from doubtless.retrieval.index_calibration import calibrate_index, calibrate_index_on_pairs
+    from doubtless.retrieval.opening import open_index
 
     if queries is not None and pairs is not None:
         raise InputError("calibrate takes --queries or --pairs, and not both.")
     targets = Targets(target_error=target_error, confidence=confidence, false_alarm=false_alarm)
-    with Index.open(index, writable=True) as opened:
+    with open_index(index, writable=True) as opened:
         if pairs is not None:
             record = calibrate_index_on_pairs(opened, *read_pairs(pairs, opened))
+        elif queries is not None:
+            embedding, labels = _read_queries(queries)
+            record = calibrate_index(opened, targets, queries=embedding, labels=labels, most=most, seed=seed)
         else:
-            embedding, labels = (None, None) if queries is None else _read_queries(queries)
-            record = calibrate_index(
-                opened,
-                targets,
-                queries=embedding,
-                labels=labels,
-                features_of=features_of(opened, model, novelty) if queries is None else None,
-                most=most,
-                seed=seed,
-            )
+            features = features_of(opened, model, novelty)
+            record = calibrate_index(opened, targets, features_of=features, most=most, seed=seed)
     if json:
         print_json(record)
     else:
         print_calibration(record, str(index))
 
 
-def features_of(index: Index, run: Path | None, novelty: str) -> ItemFeatures | None:
+def features_of(index: AnyIndex, run: Path | None, novelty: str) -> ItemFeatures | None:
     """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
     from doubtless.cli.index import model_of
     from doubtless.progress import bar
@@ -100,7 +97,7 @@ def features_of(index: Index, run: Path | None, novelty: str) -> ItemFeatures | 
     return ItemFeatures(index, model_of(index, run)[0], progress=bar)
 
 
-def read_pairs(path: Path, index: Index) -> tuple[Tensor, Tensor, Tensor]:
+def read_pairs(path: Path, index: AnyIndex) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of both items and whether they are the same, from a CSV with the columns query, item, same."""
     import csv
 

@@ -21,7 +21,7 @@ def compare(
         Path | None, typer.Option(help="Run whose model embeds; calibrated on its validation part.")
     ] = None,
     index: Annotated[
-        Path | None, typer.Option(help="Index whose model embeds and whose calibration counts.")
+        str | None, typer.Option(help="Index whose model embeds and whose calibration counts.")
     ] = None,
     prior: Annotated[float, typer.Option(help="How likely two such images are the same beforehand.")] = 0.5,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -65,12 +65,12 @@ def compared(embedding: Embedding, calibrated: PairCalibrator, *, prior: float) 
     }
 
 
-def _from_index(index: Path, run: Path | None, images: list[Path]) -> tuple[Embedding, PairCalibrator]:
+def _from_index(index: str, run: Path | None, images: list[Path]) -> tuple[Embedding, PairCalibrator]:
     from doubtless.cli.index import model_of
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.opening import open_index
     from doubtless.retrieval.pair_calibrator import PART, PairCalibrator
 
-    with Index.open(index) as opened:
+    with open_index(index) as opened:
         part = opened.load_part(PART)
         if part is None:
             raise InputError(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from doubtless.api import Model
+    from doubtless.retrieval.bulk import Embedded
+    from doubtless.retrieval.part_store import PartFormat
 
 ImageColumn = Annotated[
     str | None, typer.Option("--image-column", help="Parquet: column of images; found by itself if usual.")
@@ -35,6 +37,17 @@ def embed(
     image_column: ImageColumn = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
+    part_format: Annotated[
+        str, typer.Option("--format", help="What parts are: safetensors, which an index reads, or parquet.")
+    ] = "safetensors",
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Embed on a Ray cluster: local (this machine alone), auto, or host:port."),
+    ] = None,
+    ray_workers: Annotated[int | None, typer.Option(min=1, help="Ray: at most so many workers.")] = None,
+    ray_cpus: Annotated[
+        int | None, typer.Option(min=1, help="Ray: cores a worker; default: torch's threads here.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Embed all images of some sources. Killed, the same command continues; bad images are listed in bad.csv.
@@ -45,27 +58,38 @@ def embed(
     Example: doubtless embed runs/first photos --out photos-embedded
 
     Example: doubtless embed runs/first shards/*.tar --out shards-embedded --json
+
+    Example: doubtless embed runs/first shards/*.tar --out shards-embedded --ray auto --format parquet
     """
+    from typing import cast
+
+    from doubtless.retrieval.bulk_progress import BulkProgress
+    from doubtless.retrieval.parquet_stream import Columns
+
+    options: dict[str, Any] = {
+        "columns": Columns(image=image_column, label=label_column, id=id_column),
+        "part_size": part_size,
+        "batch_size": batch_size,
+    }
+    model = load_model(run)
+    kind = cast("PartFormat", part_format)
+    with BulkProgress() as meter:
+        if ray is None:
+            done = _embed_here(model, sources, out, kind, options | {"workers": workers, "meter": meter})
+        else:
+            from doubtless.retrieval.ray_embedding import RayOptions, embed_with_ray
+
+            there = RayOptions(ray, workers=ray_workers, cpus=ray_cpus, decoders=workers)
+            done = embed_with_ray(model, sources, out, options=there, format=kind, meter=meter, **options)
+    _tell(done, json=json)
+
+
+def _tell(done: Embedded, *, json: bool) -> None:
     from dataclasses import asdict
 
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.bulk import embed_files
-    from doubtless.retrieval.bulk_progress import BulkProgress
     from doubtless.retrieval.embedded_parts import BAD
-    from doubtless.retrieval.parquet_stream import Columns
 
-    model = load_model(run)
-    with BulkProgress() as meter:
-        done = embed_files(
-            model,
-            sources,
-            out,
-            columns=Columns(image=image_column, label=label_column, id=id_column),
-            part_size=part_size,
-            batch_size=batch_size,
-            workers=workers,
-            meter=meter,
-        )
     if json:
         print_json(asdict(done) | {"folder": str(done.folder)})
         return
@@ -74,6 +98,16 @@ def embed(
     )
     if done.bad:
         typer.echo(f"{done.bad:,} bad images skipped: {done.folder / BAD}")
+
+
+def _embed_here(
+    model: Model, sources: list[str], out: Path, kind: PartFormat, options: dict[str, Any]
+) -> Embedded:
+    from doubtless.retrieval.bulk import embed_files
+    from doubtless.retrieval.part_store import PartStore, embed_to_parquet
+
+    PartStore(out, kind).must_fit()
+    return (embed_to_parquet if kind == "parquet" else embed_files)(model, sources, out, **options)
 
 
 def load_model(run: Path) -> Model:

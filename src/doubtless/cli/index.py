@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers, load_model
+from doubtless.cli.migrate import migrate
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ index = typer.Typer(
     add_completion=False,
 )
 
-IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
+IndexPath = Annotated[
+    str,
+    typer.Argument(metavar="INDEX", help="Folder of the index, or milvus:PATH, milvus:http://host:port."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 Embeddings = Annotated[
     Path | None, typer.Option(help="Vectors: .npy, .npz, .safetensors, or a folder of `doubtless embed`.")
@@ -127,9 +131,9 @@ def add(
     from doubtless.retrieval.bulk import embedded
     from doubtless.retrieval.bulk_progress import BulkProgress
     from doubtless.retrieval.creating import fill
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.opening import open_index
 
-    with Index.open(path, writable=True) as opened, BulkProgress() as meter:
+    with open_index(path, writable=True) as opened, BulkProgress() as meter:
         parts: Iterable[EmbeddedPart]
         fingerprint = None
         if images:
@@ -143,8 +147,9 @@ def add(
         done = fill(opened, parts, existing=existing, model=fingerprint)
     if done.bad:
         from doubtless.retrieval.embedded_parts import write_bad
+        from doubtless.retrieval.opening import folder_beside
 
-        write_bad(path, done.bad)
+        write_bad(folder_beside(path), done.bad)
     _report(done, "added", [], json)
 
 
@@ -162,7 +167,7 @@ def remove(
     Example: doubtless index remove gallery --from sold-out.txt
     """
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.opening import open_index
 
     wanted = [*(ids or [])]
     if file is not None:
@@ -171,7 +176,7 @@ def remove(
         wanted += [line for line in file.read_text().splitlines() if line]
     if not wanted:
         raise InputError("Name the ids to remove, or a file that lists them with --from.")
-    with Index.open(path, writable=True) as opened:
+    with open_index(path, writable=True) as opened:
         opened.remove(wanted)
         left = len(opened)
     if json:
@@ -188,9 +193,9 @@ def stats(path: IndexPath, json: Json = False) -> None:
     """
     from doubtless.cli.tables import print_json
     from doubtless.retrieval.creating import recorded_run
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.opening import open_index
 
-    with Index.open(path) as opened:
+    with open_index(path) as opened:
         run = recorded_run(opened)
         found = {**opened.stats(), "run": None if run is None else str(run)}
     if json:
@@ -206,17 +211,21 @@ def compact(path: IndexPath, json: Json = False) -> None:
     Example: doubtless index compact gallery
     """
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.opening import open_index
 
-    with Index.open(path, writable=True) as opened:
-        before = int(opened.stats()["bytes"])
+    with open_index(path, writable=True) as opened:
+        before = opened.stats()["bytes"]
         opened.compact()
-    with Index.open(path) as opened:
-        after, items = int(opened.stats()["bytes"]), len(opened)
+    with open_index(path) as opened:
+        after, items = opened.stats()["bytes"], len(opened)
     if json:
-        print_json({"index": str(path), "items": items, "bytes_before": before, "bytes": after})
+        print_json({"index": path, "items": items, "bytes_before": before, "bytes": after})
         return
-    typer.echo(f"{items:,} items, {before:,} bytes before, {after:,} now: {path}")
+    sizes = "" if after is None else f", {before:,} bytes before, {after:,} now"
+    typer.echo(f"{items:,} items{sizes}: {path}")
+
+
+index.command("migrate")(migrate)
 
 
 def model_of(opened: Any, run: Path | None) -> tuple[Any, str]:
@@ -239,7 +248,7 @@ def model_of(opened: Any, run: Path | None) -> tuple[Any, str]:
 
 
 def _create_of_vectors(
-    path: Path,
+    path: str,
     embeddings: Path | None,
     labels: Path | None,
     variance: Path | None,
@@ -343,8 +352,9 @@ def _refuse_strays(
 def _report(done: Filled, what: str, notes: list[str], json: bool) -> None:
     from doubtless.cli.tables import print_json
     from doubtless.retrieval.embedded_parts import BAD
+    from doubtless.retrieval.opening import folder_beside
 
-    bad = str(done.path / BAD) if done.bad else None
+    bad = str(folder_beside(done.path) / BAD) if done.bad else None
     if json:
         counts = {"items": done.items, "skipped": done.skipped, "bad": len(done.bad)}
         print_json({"index": str(done.path), **counts, "bad_list": bad, "notes": notes})

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
     from doubtless.embedding import Embedding
     from doubtless.retrieval.hits import Hits
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
 
 
 def search(
-    index: Annotated[Path, typer.Argument(help="Folder of the index.")],
+    index: Annotated[
+        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
+    ],
     images: Annotated[list[Path] | None, typer.Argument(help="Images to search with.")] = None,
     embedding: Annotated[
         Path | None, typer.Option(help="Search with vectors instead: .npy, .npz or .safetensors.")
@@ -43,11 +45,11 @@ def search(
     """
     from doubtless.cli.index import model_of
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.opening import open_index
 
     if bool(images) == (embedding is not None):
         raise InputError("Name images to search with, or --embedding FILE, and not both.")
-    with Index.open(index) as opened:
+    with open_index(index) as opened:
         features = None
         if embedding is not None:
             queries, names = _vectors(embedding)
@@ -63,7 +65,7 @@ def search(
 
 
 def _found(
-    opened: Index,
+    opened: AnyIndex,
     queries: Embedding,
     names: list[str],
     k: int,
@@ -90,7 +92,7 @@ def _found(
     return found
 
 
-def found_items(opened: Index, hits: Hits, names: list[str]) -> list[dict[str, Any]]:
+def found_items(opened: AnyIndex, hits: Hits, names: list[str]) -> list[dict[str, Any]]:
     """Hits as plain values, one entry a query: what `--json` prints and `print_found` shows."""
     found = []
     for query, name in enumerate(names):

@@ -34,7 +34,9 @@ def describe(setting: Setting, counts: Mapping[str, int]) -> dict[str, Any]:
     }
     kind = "leave-one-out" if setting.leave_one_out else "query-gallery"
     right = (
-        f"within {setting.labels.radius:g} m" if isinstance(setting.labels, Positions) else "of the same label"
+        f"within {setting.labels.radius:g} m"
+        if isinstance(setting.labels, Positions)
+        else "of the same label"
     )
     return {"kind": kind, "right": right, "score": setting.search.score, "ood_ratio": ratios}
 

@@ -27,7 +27,7 @@ from doubtless.retrieval.presence import Presence
 from doubtless.retrieval.risk import RiskControl
 
 if TYPE_CHECKING:
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
 
 ABOUT = "calibration"
 """The part that says under which conditions the others were calibrated."""
@@ -70,14 +70,14 @@ class Answering:
         return cls(made.calibrator, made.covering, made.presence, made.risk, {**(about or {}), "doubt": by})
 
     @classmethod
-    def load(cls, index: Index) -> Answering:
+    def load(cls, index: AnyIndex) -> Answering:
         """What was saved with an index."""
         found = {name: _read(index, name) for name in KINDS}
         made = {name: None if part is None else KINDS[name].from_state(*part) for name, part in found.items()}
         about = _read(index, ABOUT)
         return cls(**made, about=None if about is None else about[1])
 
-    def save(self, index: Index) -> None:
+    def save(self, index: AnyIndex) -> None:
         """Keeps every part in the index; one that is not there takes the place of an older one all the same."""
         for name in KINDS:
             part = getattr(self, name)
@@ -85,12 +85,12 @@ class Answering:
         index.save_part(ABOUT, {}, dict(self.about or {}))
 
 
-def _read(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+def _read(index: AnyIndex, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     part = index.load_part(name)
     return None if part is None or part[1] == NOTHING else part
 
 
-def _load_doubt(index: Index) -> DoubtLike | None:
+def _load_doubt(index: AnyIndex) -> DoubtLike | None:
     part = _read(index, DOUBT)
     return None if part is None else Doubt.from_state(*part)
 
@@ -105,7 +105,7 @@ class Answerer:
 
     def __init__(
         self,
-        index: Index,
+        index: AnyIndex,
         *,
         parts: Answering | None = None,
         doubt: DoubtLike | None = None,

@@ -7,9 +7,10 @@ After a kill it stays; the next creation of `gallery` clears it away, or, from i
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,10 @@ from doubtless.retrieval.bulk import PART_SIZE, Meter, embed_files, method_of
 from doubtless.retrieval.embedded_parts import BadImage, EmbeddedPart, read_parts, write_bad
 from doubtless.retrieval.fingerprint import model_fingerprint
 from doubtless.retrieval.index import Index
+from doubtless.retrieval.interface import AnyIndex
 from doubtless.retrieval.lock import WriterLock
+from doubtless.retrieval.milvus.address import Address, is_milvus
+from doubtless.retrieval.opening import folder_beside
 from doubtless.retrieval.parquet_stream import Columns
 from doubtless.retrieval.schema import IndexScore, Kind
 
@@ -32,13 +36,15 @@ MODEL_PART = "model"
 """Under this name an index keeps where the run lies whose embeddings it holds."""
 
 EMBEDDED = "embedded"
+UNFINISHED = "its creation was stopped; repeat the command, which begins anew."
 
 
 @dataclass
 class Filled:
     """What has been put into an index."""
 
-    path: Path
+    path: Path | str
+    """Of the index, or its address in Milvus."""
     items: int = 0
     skipped: int = 0
     """Items that were there already and left alone."""
@@ -58,9 +64,12 @@ def create_index(
 
     model: the fingerprint of what made the embeddings; run: where that lies, so that a search can find it.
     """
+    options: dict[str, Any] = {"kind": kind, "score": score, "model": model, "run": run}
+    if is_milvus(path):
+        return _build_in_milvus(str(path), parts, **options)
     path = Path(path)
     with _workshop(path) as folder:
-        return _finish(path, _build(folder / "index", parts, kind=kind, score=score, model=model, run=run))
+        return _finish(path, _build(folder / "index", parts, **options))
 
 
 def create_index_of_images(
@@ -77,8 +86,9 @@ def create_index_of_images(
     meter: Meter | None = None,
 ) -> Filled:
     """A new index of images: embedded into the workshop first, which a killed creation continues."""
-    path, method = Path(path), method_of(model)
-    with _workshop(path, keep=EMBEDDED) as folder:
+    method, elsewhere = method_of(model), is_milvus(path)
+    place = Address.parse(str(path)).beside("embedded") if elsewhere else Path(path)
+    with _workshop(place, keep=EMBEDDED) as folder:
         embed_files(
             method,
             sources,
@@ -89,19 +99,15 @@ def create_index_of_images(
             workers=workers,
             meter=meter,
         )
-        built = _build(
-            folder / "index",
-            read_parts(folder / EMBEDDED),
-            kind=kind,
-            score=score,
-            model=model_fingerprint(method),
-            run=method.folder,
-        )
-        return _finish(path, built)
+        options: dict[str, Any] = {"kind": kind, "score": score, "model": model_fingerprint(method)}
+        parts = read_parts(folder / EMBEDDED)
+        if elsewhere:
+            return _build_in_milvus(str(path), parts, **options, run=method.folder)
+        return _finish(place, _build(folder / "index", parts, **options, run=method.folder))
 
 
 def fill(
-    index: Index, parts: Iterable[EmbeddedPart], *, existing: str = "refuse", model: str | None = None
+    index: AnyIndex, parts: Iterable[EmbeddedPart], *, existing: str = "refuse", model: str | None = None
 ) -> Filled:
     """Adds parts to an index, each durable by itself; what is there already is refused, skipped or updated."""
     if existing not in ("refuse", "skip", "update"):
@@ -122,21 +128,48 @@ def fill(
     return done
 
 
-def recorded_run(index: Index) -> Path | None:
+def recorded_run(index: AnyIndex) -> Path | None:
     """Where the run lay whose embeddings the index holds, when it was created."""
     found = index.load_part(MODEL_PART)
     return None if found is None or not found[1].get("run") else Path(found[1]["run"])
 
 
+def _build_in_milvus(path: str, parts: Iterable[EmbeddedPart], **options: Any) -> Filled:
+    """A new index in Milvus, which nobody can open before it is whole."""
+    from doubtless.retrieval.milvus.finding import discard_unfinished, look_at
+    from doubtless.retrieval.milvus.index import MilvusIndex
+
+    if look_at(path)[1] == UNFINISHED:
+        discard_unfinished(path)  # of a process that was killed
+
+    def make(**shape: Any) -> AnyIndex:
+        return MilvusIndex.create(path, **shape, unfinished=UNFINISHED)
+
+    try:
+        done = _build(path, parts, **options, make=make)
+        with MilvusIndex.open(path, writable=True, unfinished=True) as index:
+            index.finish()
+    except BaseException:
+        with contextlib.suppress(InputError, RunError):
+            if look_at(path)[1] == UNFINISHED:
+                discard_unfinished(path)
+        raise
+    if done.bad:
+        write_bad(folder_beside(path), done.bad)
+    return done
+
+
 def _build(
-    path: Path,
+    path: Path | str,
     parts: Iterable[EmbeddedPart],
     *,
     kind: Kind,
     score: IndexScore,
     model: str | None,
     run: str | Path | None,
+    make: Callable[..., AnyIndex] | None = None,
 ) -> Filled:
+    make = make or functools.partial(Index.create, path)
     remaining, empty = iter(parts), list[BadImage]()
     for first in remaining:
         empty += first.bad if first.embedding is None else []
@@ -145,7 +178,7 @@ def _build(
     else:
         why = f"; of {len(empty)} images none could be used, the first: {empty[0].reason}" if empty else ""
         raise InputError(f"there is nothing to put into an index{why}.")
-    with Index.create(path, **_shape(first.embedding), kind=kind, score=score, model=model) as index:
+    with make(**_shape(first.embedding), kind=kind, score=score, model=model) as index:
         if run is not None:
             index.save_part(MODEL_PART, {}, {"run": str(Path(run).absolute()), "fingerprint": model})
         done = fill(index, _chain(first, remaining), model=model)
@@ -179,11 +212,12 @@ def _chosen(part: EmbeddedPart, rows: list[int]) -> dict[str, Any]:
 
 def _finish(path: Path, done: Filled) -> Filled:
     """Moves the finished index to its place."""
+    built = Path(done.path)
     if done.bad:
-        write_bad(done.path, done.bad)
+        write_bad(built, done.bad)
     _refuse_existing(path)
     try:
-        os.replace(done.path, path)
+        os.replace(built, path)
     except OSError as error:
         raise RunError(
             f"The index {path} cannot be put into its place: {error.strerror or error}."

@@ -56,6 +56,16 @@ class Incoming:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def refuse_misplaced(self, known: Mapping[str, int], *, replacing: bool) -> None:
+        """Ids that are to be added and are there, or are to be updated and are not; known: those that are."""
+        if replacing:
+            refuse_unknown(self.ids, known)
+        elif known:
+            raise InputError(
+                f"the index has items {listed(sorted(known))} already; remove or update them, or name the new "
+                "ones otherwise."
+            )
+
     def fields(self, known: Mapping[str, int], store: Beside) -> list[Fields]:
         """What is written beside the numbers; where nothing was given, what the row that is replaced had."""
         before = store.fields(known.values())
@@ -78,14 +88,6 @@ def checked_ids(ids: Sequence[str]) -> list[str]:
     if twice:
         raise InputError(f"ids must be unique; given more than once: {listed(twice)}.")
     return own
-
-
-def refuse_stored(known: Iterable[str]) -> None:
-    """Ids that are to be added and are there."""
-    if stored := sorted(known):
-        raise InputError(
-            f"the index has items {listed(stored)} already; remove or update them, or name the new ones otherwise."
-        )
 
 
 def refuse_unknown(ids: Sequence[str], known: Container[str]) -> None:

@@ -25,7 +25,7 @@ from doubtless.retrieval import searching
 from doubtless.retrieval.creation import create_folder
 from doubtless.retrieval.filters import Filter, Where
 from doubtless.retrieval.hits import Hits
-from doubtless.retrieval.incoming import Incoming, checked_ids, item_of, refuse_stored, refuse_unknown
+from doubtless.retrieval.incoming import Incoming, checked_ids, refuse_unknown
 from doubtless.retrieval.interface import AnyIndex
 from doubtless.retrieval.lock import Gate, WriterLock
 from doubtless.retrieval.parts import read_part, written_part
@@ -33,7 +33,7 @@ from doubtless.retrieval.rows import Rows, refuse_missing, whole_numbers
 from doubtless.retrieval.salvage import Salvage, open_damaged, salvage
 from doubtless.retrieval.schema import DATABASE, IndexScore, Kind, Settings, settings_of
 from doubtless.retrieval.stats import statistics
-from doubtless.retrieval.store import Item, Store
+from doubtless.retrieval.store import Fields, Store
 from doubtless.retrieval.stored_form import fitting, new_items, packed, unpacked
 from doubtless.retrieval.vector_cache import VectorCache
 
@@ -137,17 +137,6 @@ class Index(AnyIndex):
         """(N,) label codes of all items in the order of `rows`, −1 without a label."""
         return torch.from_numpy(self._live()["label"].astype(np.int64))
 
-    def items(self, rows: Rows) -> list[Item]:
-        """Id, label, path and metadata at rows, in their order."""
-        wanted = whole_numbers(rows)
-        with self._reading():
-            names, found = self._store.label_names(), self._store.fields(wanted)
-        refuse_missing(wanted, found)
-        return [
-            item_of(field.id, None if field.label is None else names[field.label], field.path, field.metadata)
-            for field in (found[row] for row in wanted)
-        ]
-
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Id → row, of those that are there."""
         with self._reading():
@@ -164,41 +153,6 @@ class Index(AnyIndex):
         return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
 
     # -- changing ------------------------------------------------------------------------------------
-
-    def add(
-        self,
-        embedding: Embedding,
-        ids: Sequence[str],
-        *,
-        labels: Sequence[str | None] | None = None,
-        paths: Sequence[str | Path | None] | None = None,
-        metadata: Sequence[Mapping[str, Any] | None] | None = None,
-        model: str | None = None,
-    ) -> None:
-        """Stores new items, all or none; durable when it returns.
-
-        metadata are JSON objects an item. model: the fingerprint of what made the embeddings.
-        """
-        incoming = Incoming.of(len(embedding), ids, labels, paths, metadata)
-        with self._changing():
-            refuse_stored(self._store.rows_of(incoming.ids))
-            self._replace(embedding, incoming, {}, model)
-
-    def update(
-        self,
-        embedding: Embedding,
-        ids: Sequence[str],
-        *,
-        labels: Sequence[str | None] | None = None,
-        paths: Sequence[str | Path | None] | None = None,
-        metadata: Sequence[Mapping[str, Any] | None] | None = None,
-        model: str | None = None,
-    ) -> None:
-        """Gives stored items new embeddings and, where given, labels, paths and metadata; the rest stays."""
-        incoming = Incoming.of(len(embedding), ids, labels, paths, metadata)
-        with self._changing():
-            known = self._known(incoming.ids)
-            self._replace(embedding, incoming, known, model)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none; durable when it returns."""
@@ -283,6 +237,16 @@ class Index(AnyIndex):
             self._store.close()
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _beside(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
+        with self._reading():
+            return self._store.label_names(), self._store.fields(rows)
+
+    def _write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
+        with self._changing():
+            known = self._store.rows_of(incoming.ids)
+            incoming.refuse_misplaced(known, replacing=replacing)
+            self._replace(embedding, incoming, known, model)
 
     def _replace(
         self, embedding: Embedding, incoming: Incoming, known: Mapping[str, int], model: str | None

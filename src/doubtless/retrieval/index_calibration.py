@@ -22,7 +22,7 @@ from doubtless.retrieval.pair_calibrator import PairCalibrator
 from doubtless.retrieval.risk import RiskControl
 
 if TYPE_CHECKING:
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
 
 MOST = 20_000
 """Queries an index is calibrated with at most; more would sharpen nothing that can be seen."""
@@ -33,7 +33,7 @@ MOST_NUMBERS = 200_000_000
 
 
 def calibrate_index(
-    index: Index,
+    index: AnyIndex,
     targets: Targets = DEFAULT,
     *,
     queries: Embedding | None = None,
@@ -82,7 +82,7 @@ def calibrate_index(
     return dict(answering.about or {})
 
 
-def calibrate_index_on_pairs(index: Index, first: Tensor, second: Tensor, same: Tensor) -> dict[str, Any]:
+def calibrate_index_on_pairs(index: AnyIndex, first: Tensor, second: Tensor, same: Tensor) -> dict[str, Any]:
     """Match probability from pairs of rows of the index, known to be the same or not (n,); nothing else.
 
     A pair says nothing of what a query finds, so abstention, covering sets and presence stay uncalibrated.
@@ -98,7 +98,7 @@ def calibrate_index_on_pairs(index: Index, first: Tensor, second: Tensor, same: 
 
 
 def known_queries(
-    index: Index,
+    index: AnyIndex,
     *,
     queries: Embedding | None = None,
     labels: list[str] | None = None,
@@ -132,7 +132,7 @@ def known_queries(
     return Known(hits, label, _absent(index, queries, label, seed)), counts, queries, own
 
 
-def _searched(index: Index, queries: Embedding, own: Tensor | None) -> Hits:
+def _searched(index: AnyIndex, queries: Embedding, own: Tensor | None) -> Hits:
     """The first hits of every query, its own row (n,) taken out and the next one moved up."""
     if own is None:
         return index.search(queries, DEPTH)
@@ -163,7 +163,7 @@ def without_itself(hits: Hits, own: Tensor) -> Hits:
     )
 
 
-def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits | None:
+def _absent(index: AnyIndex, queries: Embedding, label: Tensor, seed: int) -> Hits | None:
     """Some of the queries in the gallery without their class; row −1 for those that were not asked.
 
     None where nothing would be left to find, or the gallery is too large to be looked at in memory.

@@ -16,7 +16,7 @@ from doubtless.retrieval.novelty import Novelty
 from doubtless.retrieval.signals import hit_signals, query_signals
 
 if TYPE_CHECKING:
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
 
 MOST = 50_000
 """Items of a gallery among which the known ones of novelty are chosen."""
@@ -37,7 +37,7 @@ class DoubtFitter:
 
     def __init__(
         self,
-        index: Index,
+        index: AnyIndex,
         known: Known,
         queries: Embedding,
         own: Tensor | None,

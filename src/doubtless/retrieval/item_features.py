@@ -12,7 +12,7 @@ from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.api import Model
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
 
 
 LOOKED_AT = 1_000
@@ -24,7 +24,7 @@ class ItemFeatures:
     >>> calibrate_index(index, features_of=ItemFeatures(index, model))         # doctest: +SKIP
     """
 
-    def __init__(self, index: Index, model: Model, *, progress: Progress | None = None) -> None:
+    def __init__(self, index: AnyIndex, model: Model, *, progress: Progress | None = None) -> None:
         self.index, self.model, self.progress = index, model, progress
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class ItemFeatures:
         return self.model.embed_with_features(files, progress=self.progress)[1]
 
 
-def images_are_there(index: Index) -> bool:
+def images_are_there(index: AnyIndex) -> bool:
     """Whether items name image files that can be found; at most `LOOKED_AT` are asked, spread over the index."""
     rows = index.rows
     some = index.items(rows[:: max(1, len(rows) // LOOKED_AT)])

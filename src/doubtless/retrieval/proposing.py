@@ -23,7 +23,9 @@ def propose(vectors: Floats, pieces: Iterable[Piece], count: int) -> Integers:
 
     found = [np.full((len(vectors), 0), -1, np.int64)]
     for place, rows in pieces:
-        plain = np.asarray(rows)  # a memory map is an array of its own kind, which FAISS's torch bindings refuse
+        plain = np.asarray(
+            rows
+        )  # a memory map is an array of its own kind, which FAISS's torch bindings refuse
         _, near = faiss.knn(vectors, plain, min(count, len(rows)), metric=faiss.METRIC_INNER_PRODUCT)
         positions = place[near] if isinstance(place, np.ndarray) else near + place
         found.append(np.where(near < 0, -1, positions))

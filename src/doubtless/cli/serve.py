@@ -1,0 +1,116 @@
+"""`doubtless serve`: an index over HTTP, with a page."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from doubtless.errors import InputError
+
+TOKEN = "DOUBTLESS_TOKEN"
+
+
+def serve(
+    index: Annotated[Path, typer.Argument(help="Folder of the index.")],
+    host: Annotated[
+        str, typer.Option(help="Address to bind; other than 127.0.0.1 needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
+    model: Annotated[Path | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Nothing is stored or removed.")] = False,
+    page: Annotated[bool, typer.Option(help="Serve the page at /, or the API alone.")] = True,
+    images: Annotated[
+        Path | None, typer.Option(help="Show only images below this folder (and those added over HTTP).")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Requests answered by one call of the model.")] = 32,
+    batch_wait: Annotated[
+        float, typer.Option(min=0, max=60_000, help="Milliseconds a batch waits for requests on their way.")
+    ] = 5.0,
+    max_upload: Annotated[float, typer.Option(min=0.01, help="Largest body, in megabytes.")] = 20.0,
+    max_pixels: Annotated[float, typer.Option(min=0.001, help="Largest image, in million pixels.")] = 50.0,
+    decode_seconds: Annotated[float, typer.Option(min=0.01, help="Time to decode an image.")] = 10.0,
+) -> None:
+    """Serve an index: API at /v1, its documentation at /docs, a page at /.
+
+    Callers must know the token in the environment variable DOUBTLESS_TOKEN where it is set; without it only this
+    machine is served. Stopping (Ctrl-C, SIGTERM) finishes what was accepted.
+
+    Example: doubtless serve gallery
+
+    Example: DOUBTLESS_TOKEN=... doubtless serve gallery --host 0.0.0.0 --read-only
+    """
+    from doubtless.server.binding import LOOPBACK, check_binding
+
+    _refuse_without_extra(page)
+    token = os.environ.get(TOKEN) or None
+    check_binding(host, token)
+    from doubtless.server.app import create_app
+    from doubtless.server.batching import Batching
+    from doubtless.server.service import Service
+    from doubtless.server.uploads import Limits
+
+    service = Service.open(
+        index,
+        model=model,
+        read_only=read_only,
+        limits=Limits(upload=int(max_upload * 1e6), pixels=int(max_pixels * 1e6), seconds=decode_seconds),
+        batching=Batching(size=batch_size, wait=batch_wait / 1000),
+        image_root=images,
+    )
+    try:
+        hosts = None if token else LOOPBACK | {host}
+        run(create_app(service, token=token, page=page, hosts=hosts), host=host, port=port)
+    finally:
+        service.close()
+
+
+def run(app: Any, *, host: str, port: int) -> None:
+    """Serves an application until it is told to stop; prints where, once it listens."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            for server in getattr(self, "servers", []):
+                for bound in server.sockets:
+                    name, number = bound.getsockname()[:2]
+                    shown = f"[{name}]" if ":" in name else name
+                    typer.echo(f"doubtless: serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)")
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            stop_page = getattr(app.state, "stop_page", None)
+            if stop_page is not None:
+                stop_page()  # an open page's streams never end by themselves
+            await super().shutdown(sockets)
+
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=60,
+    )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn, when all is done
+    try:
+        Server(config).run()
+    except KeyboardInterrupt:
+        return
+
+
+def _refuse_without_extra(page: bool) -> None:
+    from importlib.util import find_spec
+
+    needed = ["fastapi", "uvicorn", "python_multipart", *(["gradio"] if page else [])]
+    missing = [name for name in needed if find_spec(name) is None]
+    if missing:
+        raise InputError(
+            f"Serving needs {', '.join(missing)}; install the extra: pip install 'doubtless[serve]'."
+        )

@@ -1,0 +1,183 @@
+"""The page in Gradio's blocks: what can be chosen and moved, and which part of the page it changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from doubtless.errors import DoubtlessError
+from doubtless.report.markup import text
+from doubtless.server.page.answer_view import error_view, waiting_view
+from doubtless.server.page.asking import Asking, View, failed
+from doubtless.server.page.corruptions import CORRUPTIONS
+from doubtless.server.page.gallery import GalleryPictures
+from doubtless.server.page.gallery_view import extremes, gallery_view
+from doubtless.server.page.style import read
+from doubtless.server.page.thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    import gradio
+    from torch import Tensor
+
+    from doubtless.server.service import Service
+
+log = logging.getLogger(__name__)
+TITLE = "doubtless"
+SLIDERS = {"blur": "Blur", "noise": "Noise", "occlude": "Occlude"}
+Example = tuple[str, str]
+"""Its name, and a ``data:`` address of its picture."""
+CONFIDENCE = "Confidence of the covering set (%)"
+BROKEN = "Something went wrong on the server; its log says what."
+KEPT_PICTURE_SECONDS = 3600
+PLAIN: dict[str, Any] = {"elem_classes": "dl", "apply_default_css": False}
+"""HTML that the page's own rules dress."""
+
+
+def build_blocks(service: Service, *, examples: Sequence[Example] = ()) -> gradio.Blocks:
+    """Both tabs, with their events."""
+    import gradio as gr
+
+    thumbnails = Thumbnails(service)
+    asking, pictures = Asking(service, thumbnails), GalleryPictures(service, thumbnails)
+    with gr.Blocks(title=TITLE, analytics_enabled=False) as blocks:
+        gr.HTML(_header(service), **PLAIN)
+        with gr.Tabs():
+            with gr.Tab("Ask", id="ask"):
+                _ask_tab(service, asking, examples)
+            with gr.Tab("Gallery", id="gallery") as tab:
+                shown = gr.HTML(
+                    '<p class="quiet">The map is being drawn…</p>', **PLAIN, elem_id="gallery-view"
+                )
+                tab.select(
+                    _gallery(pictures, thumbnails),
+                    outputs=shown,
+                    show_progress="hidden",
+                    api_visibility="private",
+                )
+    return blocks
+
+
+def _ask_tab(service: Service, asking: Asking, examples: Sequence[Example]) -> None:
+    import gradio as gr
+
+    kept = gr.State(None, time_to_live=KEPT_PICTURE_SECONDS)
+    with gr.Row(equal_height=False, elem_classes="ask"):
+        with gr.Column(scale=2, min_width=280):
+            picker = gr.HTML(
+                "",
+                html_template=_picker(examples),
+                js_on_load=read("picker.js"),
+                **PLAIN,
+                elem_id="picker",
+            )
+            asked = gr.HTML("", **PLAIN, elem_id="asked")
+            with gr.Group(elem_classes="sliders"):
+                sliders = [
+                    gr.Slider(0, 100, value=0, step=5, label=f"{label} (%)", elem_id=f"slider-{name}")
+                    for name, label in SLIDERS.items()
+                ]
+                confidence = gr.Slider(
+                    50,
+                    99,
+                    value=90,
+                    step=1,
+                    label=CONFIDENCE,
+                    elem_id="slider-confidence",
+                )
+            reset = gr.Button("Undo blur, noise and occlusion", size="sm", elem_id="undo")
+        with gr.Column(scale=3, min_width=320):
+            decision = gr.HTML(waiting_view(len(service.index)), **PLAIN, elem_id="decision")
+            found = gr.HTML("", **PLAIN, elem_id="found")
+            doubt = gr.HTML("", **PLAIN, elem_id="doubt")
+    places, moved = [asked, decision, found, doubt], [*sliders, confidence]
+    live: dict[str, Any] = {
+        "show_progress": "hidden",
+        "trigger_mode": "always_last",
+        "api_visibility": "private",
+    }
+    picker.chosen(_choose(asking), [picker, *moved], [kept, *places], **live)
+    gr.on([slider.change for slider in moved], _move(asking), [kept, *moved], places, **live)
+    reset.click(lambda: [0] * len(sliders), outputs=sliders, show_progress="hidden", api_visibility="private")
+
+
+def _choose(asking: Asking) -> Callable[..., list[Any]]:
+    """A new picture: it is decoded and kept, then answered."""
+
+    def choose(address: str | None, *moved: float) -> list[Any]:
+        kept: list[Tensor] = []
+
+        def work() -> View:
+            kept.append(asking.chosen(address))
+            return _answered(asking, kept[0], moved, first=True)
+
+        places = _places(_safely(work))
+        return [kept[0] if kept else None, *places]
+
+    return choose
+
+
+def _move(asking: Asking) -> Callable[..., list[str]]:
+    """A slider has moved: the picture that was kept is answered again."""
+
+    def move(image: Tensor | None, *moved: float) -> list[str]:
+        return _places(_safely(lambda: _answered(asking, image, moved)))
+
+    return move
+
+
+def _gallery(pictures: GalleryPictures, thumbnails: Thumbnails) -> Callable[[], str]:
+    def draw() -> str:
+        try:
+            picture = pictures.get()
+            chosen = [] if picture is None else [picture.ids[i] for side in extremes(picture) for i in side]
+            return gallery_view(picture, thumbnails.of(chosen))
+        except Exception:
+            log.exception("the gallery cannot be drawn")
+            return error_view(BROKEN)
+
+    return draw
+
+
+def _answered(asking: Asking, image: Tensor | None, moved: Sequence[float], *, first: bool = False) -> View:
+    strengths = {name: value / 100 for name, value in zip(CORRUPTIONS, moved, strict=False)}
+    return asking.view(image, strengths, confidence=moved[-1] / 100, first=first)
+
+
+def _safely(work: Callable[[], View]) -> View:
+    """What the visitor did wrong is said; what the server did wrong is logged, and said to be."""
+    try:
+        return work()
+    except DoubtlessError as error:
+        return failed(error)
+    except Exception:
+        log.exception("a picture cannot be answered")
+        return View("", error_view(BROKEN), "", "")
+
+
+def _places(view: View) -> list[str]:
+    return [view.asked, view.decision, view.found, view.doubt]
+
+
+def _header(service: Service) -> str:
+    items, labels = len(service.index), len(service.index.label_names)
+    named = f" of {labels:,} labels" if labels else ""
+    return (
+        '<header class="masthead"><h1>doubtless</h1>'
+        f"<p>Image retrieval that knows when it does not know. {items:,} items{named}.</p></header>"
+    )
+
+
+def _picker(examples: Sequence[Example]) -> str:
+    buttons = "".join(
+        f'<li><button type="button" data-example aria-label="Ask about the example {text(name)}">'
+        f'<img src="{text(address)}" alt=""></button></li>'
+        for name, address in examples
+    )
+    shown = f'<div class="examples"><p>Or try one of these</p><ul>{buttons}</ul></div>' if buttons else ""
+    return (
+        '<div class="picker"><label class="drop"><strong>Drop, paste or choose a picture</strong>'
+        "<span>JPEG, PNG, WebP, BMP or GIF. It stays on this server.</span>"
+        '<input type="file" accept="image/jpeg,image/png,image/webp,image/bmp,image/gif" '
+        f'aria-label="Choose a picture"></label>{shown}</div>'
+    )

@@ -1,0 +1,336 @@
+"""`Service`: an index, its model and its calibration, ready for many askers at once. API and page both use it.
+
+Everything may be called from any thread. Images and embeddings of all callers go through one `Batcher`; uploads are
+decoded by a `Decoder` within limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image
+from torch import Tensor
+
+from doubtless import __version__
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.retrieval.answer import Answer
+from doubtless.retrieval.answering import Answerer, Answering
+from doubtless.retrieval.doubt import Doubt
+from doubtless.retrieval.index import Index
+from doubtless.retrieval.pair_calibrator import PART as PAIRS
+from doubtless.retrieval.pair_calibrator import PairCalibrator
+from doubtless.retrieval.risk import RiskControl
+from doubtless.retrieval.stored_form import fitting
+from doubtless.server.batching import Batcher, Batching
+from doubtless.server.decoding import Decoder
+from doubtless.server.drift import Drift
+from doubtless.server.items import Items, StoredImage
+from doubtless.server.queries import Engine, Query, Question, Reply
+from doubtless.server.uploads import Limits, Picture, refuse_shape
+
+if TYPE_CHECKING:
+    from doubtless.api import Model
+
+ImageLike = bytes | Image.Image | Tensor
+"""An image: the bytes of a file, a Pillow image, or a tensor (C, H, W), uint8 or floats in [0, 1]."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two images beside each other; without a calibration of pairs `same` and `probability` are None."""
+
+    same: bool | None
+    probability: float | None
+    prior: float
+    cosine: float
+    expected_squared_distance: float
+    uncertainty: tuple[float, float] | None
+
+
+class Service:
+    """Answers from an index.
+
+    >>> with Service.open("shoes") as service:                                    # doctest: +SKIP
+    ...     answer = service.answer_images([Path("shoe.jpg").read_bytes()], k=5)[0]
+    >>> answer.decision, answer.hits[0].probability                               # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        model: Model | None = None,
+        read_only: bool = False,
+        limits: Limits | None = None,
+        batching: Batching | None = None,
+        image_root: Path | None = None,
+    ) -> None:
+        """`image_root`: if given, only images below this folder are shown, and those kept in the index itself."""
+        self.index, self.model, self.read_only = index, model, read_only
+        self.limits = limits or Limits()
+        self.items = Items(index, read_only=read_only, largest=self.limits.upload, image_root=image_root)
+        self.answerer = Answerer(index)
+        pairs, control = index.load_part(PAIRS), self.answerer.parts.risk
+        self.pairs = None if pairs is None else PairCalibrator.from_state(*pairs)
+        self.drift = None if control is None else Drift(_tested(control).numpy())
+        self.engine = Engine(
+            self.answerer,
+            None if model is None else model.method,
+            with_features=self._doubts_features(),
+            drift=self.drift,
+        )
+        self.decoder = None if model is None else Decoder(model.preparation, self.limits)
+        self.batcher: Batcher[Query, Reply] = Batcher(
+            self.engine.answer, batching, coming=lambda: 0 if self.decoder is None else self.decoder.pending
+        )
+
+    @classmethod
+    def open(
+        cls,
+        index: str | Path,
+        *,
+        model: str | Path | None = None,
+        read_only: bool = False,
+        limits: Limits | None = None,
+        batching: Batching | None = None,
+        image_root: str | Path | None = None,
+    ) -> Service:
+        """Opens an index and the model of the run `model`, by default of the run that the index remembers.
+
+        An index of vectors that remembers none is served without: it can be asked with embeddings only.
+        """
+        from doubtless.server.opening import open_model
+
+        opened = Index.open(index, writable=not read_only)
+        try:
+            return cls(
+                opened,
+                model=open_model(opened, None if model is None else Path(model)),
+                read_only=read_only,
+                limits=limits,
+                batching=batching,
+                image_root=None if image_root is None else Path(image_root),
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    def answer_images(
+        self,
+        images: Sequence[ImageLike],
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        confidence: float = 0.9,
+        watched: bool = True,
+    ) -> list[Answer]:
+        """An answer to every image. watched=False: these do not count when drift is looked for."""
+        question = self.question(k, where=where, confidence=confidence, watched=watched)
+        prepared = [self._prepared(image) for image in images]
+        futures = [self.submit(Query(pixels=pixels, question=question)) for pixels in prepared]
+        return [answer_of(future.result()) for future in futures]
+
+    def answer_embedding(
+        self,
+        embedding: Embedding,
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        confidence: float = 0.9,
+        watched: bool = True,
+    ) -> list[Answer]:
+        """An answer to every item of an embedding."""
+        question = self.question(k, where=where, confidence=confidence, watched=watched)
+        fitted = self.fitted(embedding)
+        futures = [self.submit(Query(embedding=fitted[row], question=question)) for row in range(len(fitted))]
+        return [answer_of(future.result()) for future in futures]
+
+    def embed(self, images: Sequence[ImageLike]) -> Embedding:
+        """What the model makes of images, on the CPU."""
+        if not images:
+            raise InputError("there is no image to embed.")
+        prepared = [self._prepared(image) for image in images]
+        futures = [self.submit(Query(pixels=pixels)) for pixels in prepared]
+        return Embedding.cat([future.result().embedding for future in futures])
+
+    def compare(
+        self, first: ImageLike | Embedding, second: ImageLike | Embedding, *, prior: float = 0.5
+    ) -> Comparison:
+        """Do two images, or embeddings of one item each, show the same? `prior`: how likely that is beforehand."""
+        if not 0 < prior < 1:
+            raise InputError(f"prior must be a probability between 0 and 1, got {prior}.")
+        one, other = (
+            self.fitted(image if isinstance(image, Embedding) else self.embed([image]))
+            for image in (first, second)
+        )
+        chance = None if self.pairs is None else float(self.pairs.probability(one, other, prior=prior))
+        doubts = [] if one.uncertainty is None or other.uncertainty is None else [one, other]
+        return Comparison(
+            same=None if chance is None else chance > 0.5,
+            probability=chance,
+            prior=prior,
+            cosine=float((one.direction * other.direction).sum()),
+            expected_squared_distance=max(0.0, float(one.expected_squared_distance(other))),  # of rounding
+            uncertainty=(float(one.uncertainty), float(other.uncertainty)) if doubts else None,  # type: ignore[arg-type]
+        )
+
+    # -- asking without waiting in a thread: the API --------------------------------------------------
+
+    def decode(self, data: bytes) -> Future[Picture]:
+        """An upload as what the model takes, decoded within the limits by threads of the service."""
+        return self._needed_decoder().submit(data)
+
+    def submit(self, query: Query) -> Future[Reply]:
+        """A query with what `decode` gave, or with an embedding that `fitted` gave, and what `question` gave."""
+        return self.batcher.submit(query)
+
+    def question(
+        self,
+        k: int,
+        *,
+        where: Mapping[str, Any] | None = None,
+        confidence: float = 0.9,
+        watched: bool = True,
+    ) -> Question:
+        if not 1 <= k <= self.limits.k:
+            raise InputError(f"k must lie between 1 and {self.limits.k}, got {k}.")
+        if not 0 < confidence < 1:
+            raise InputError(f"confidence must lie between 0 and 1, got {confidence}.")
+        return Question(k, where, confidence, watched)
+
+    def fitted(self, embedding: Embedding) -> Embedding:
+        """As the index takes it; refused where it is of another kind, or points nowhere."""
+        fitted = fitting(embedding, self.index.settings)
+        if not bool(
+            ((fitted.direction.norm(dim=1) - 1).abs() < 1e-3).all()
+        ):  # zero, or too large to be squared
+            raise InputError("an embedding has a location without a direction: it is zero, or far too large.")
+        return fitted
+
+    # -- items ---------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        id: str,
+        image: bytes | Embedding,
+        *,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Stores an item of an image file's bytes, with a copy of it, or of an embedding; durable on return."""
+        self.items.refuse_read_only()
+        if isinstance(image, Embedding):
+            self.items.add(id, image, label=label, metadata=metadata)
+            return
+        picture = self.decode(image).result()
+        embedding = self.submit(Query(pixels=picture.pixels)).result().embedding
+        self.items.add(id, embedding, label=label, metadata=metadata, image=image, suffix=picture.suffix)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out, and the images that were stored with them."""
+        self.items.remove(ids)
+
+    def image_of(self, id: str) -> StoredImage:
+        """`data` and `media_type` of an item's image; `NotFoundError` where there is none to show."""
+        return self.items.image(id)
+
+    # -- itself --------------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """What is served: plain values, no paths."""
+        index, parts, batcher = self.index, self.answerer.parts, self.batcher
+        return {
+            "version": __version__,
+            "items": len(index),
+            "labels": len(index.label_names),
+            "family": index.family,
+            "dim": index.dim,
+            "score": index.settings.score,
+            "model": None if self.model is None else _model(self.model, index.model),
+            "read_only": self.read_only,
+            "calibrated": parts.calibrator is not None,
+            "promise": _promise(parts),
+            "pairs_calibrated": self.pairs is not None,
+            "drift": None if self.drift is None else asdict(self.drift.state),
+            "limits": asdict(self.limits),
+            "batching": asdict(batcher.settings) | {"batches": batcher.batches, "queries": batcher.items},
+        }
+
+    def close(self) -> None:
+        """Finishes what was asked, then lets go of the index. Closing twice is allowed."""
+        if self.decoder is not None:
+            self.decoder.close()
+        self.batcher.close()
+        with self.items.writing:
+            self.index.close()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _needed_decoder(self) -> Decoder:
+        if self.decoder is None:
+            raise InputError("this index is served without a model; ask with embeddings.")
+        return self.decoder
+
+    def _prepared(self, image: ImageLike) -> Tensor:
+        """(C, H, W) as the model takes it."""
+        from doubtless.api import _pixels
+
+        decoder = self._needed_decoder()
+        if isinstance(image, bytes):
+            return decoder.submit(image).result().pixels
+        assert self.model is not None
+        pixels = _pixels(image)
+        refuse_shape(pixels.shape[2], pixels.shape[1], self.limits)
+        return self.model.preparation(pixels)
+
+    def _doubts_features(self) -> bool:
+        """Whether the doubt was fitted with features before the head, rather than with directions."""
+        doubt = self.answerer.doubt
+        return isinstance(doubt, Doubt) and doubt.wants_features
+
+
+def answer_of(reply: Reply) -> Answer:
+    """Of a query that asked a question."""
+    assert reply.answer is not None
+    return reply.answer
+
+
+def _tested(control: RiskControl) -> Tensor:
+    """Doubts of the calibration queries that nothing was fitted on or chosen by."""
+    doubt, _, pilot = control.evidence
+    return doubt[~pilot]
+
+
+def _model(model: Model, fingerprint: str | None) -> dict[str, Any]:
+    spec, method = model.method.spec, model.method.name
+    return {"method": method, "fingerprint": fingerprint, "channels": spec.channels, "size": spec.size}
+
+
+def _promise(parts: Answering) -> dict[str, Any] | None:
+    control = parts.risk
+    if control is None:
+        return None
+    return {
+        "sentence": control.sentence(),
+        "target_error": control.target_error,
+        "confidence": control.confidence,
+        "met": control.met,
+        "threshold": control.threshold if math.isfinite(control.threshold) else None,
+        "coverage": control.coverage,
+        "queries": control.queries,
+        "false_alarm": None if parts.presence is None else parts.presence.false_alarm,
+    }

@@ -1,0 +1,46 @@
+"""A small index that can be served, made once, and copies of it that a test may change."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import doubtless
+from doubtless.retrieval.calibrating import Targets
+from doubtless.retrieval.creating import create_index_of_images
+from doubtless.retrieval.index import Index
+from doubtless.retrieval.index_calibration import calibrate_index
+from doubtless.server.service import Service
+from tests.retrieval.pictures import png, tiny_images, write_folder
+
+
+@pytest.fixture(scope="session")
+def served_index(tiny_run: Path, tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """120 images of six classes with labels, calibrated; tests must not write into it."""
+    folder = tmp_path_factory.mktemp("served")
+    write_folder(folder / "pictures", *tiny_images(tiny_npz, 120))
+    create_index_of_images(folder / "index", doubtless.load(tiny_run), [folder / "pictures"])
+    with Index.open(folder / "index", writable=True) as index:
+        calibrate_index(index, Targets(target_error=0.3))
+    return folder / "index"
+
+
+@pytest.fixture
+def own_index(served_index: Path, tmp_path: Path) -> Path:
+    """A copy that the test may change."""
+    return Path(shutil.copytree(served_index, tmp_path / "index"))
+
+
+@pytest.fixture
+def service(own_index: Path) -> Iterator[Service]:
+    with Service.open(own_index) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def picture(tiny_npz: Path) -> bytes:
+    """An image of class-0 as a PNG file."""
+    return png(tiny_images(tiny_npz, 1)[0][0])

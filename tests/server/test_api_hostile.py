@@ -1,0 +1,156 @@
+"""Five hundred malformed uploads: each is refused with a problem, none is an error of ours, and it still serves."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from doubtless.server.decoding import Decoder
+from doubtless.server.errors import ImageError, LargeImageError, UnsupportedImageError
+from doubtless.server.service import Service
+from doubtless.server.uploads import Limits, decode
+from tests.retrieval.pictures import bomb
+from tests.server import hostile
+from tests.server.asking import asked, check_problem, send
+
+COUNT = 500
+
+
+def test_malformed_uploads(service: Service, picture: bytes) -> None:
+    statuses: Counter[int] = Counter()
+
+    async def talk(client: httpx.AsyncClient) -> None:
+        async def one(seed: int) -> None:
+            method, address, request = hostile.request(seed)
+            response = await client.request(method, address, **request)
+            statuses[response.status_code] += 1
+            assert response.status_code < 500, (seed, address, response.text)
+            if response.status_code >= 400:
+                check_problem(response, response.status_code)
+
+        for start in range(0, COUNT, 25):
+            await asyncio.gather(*(one(seed) for seed in range(start, start + 25)))
+        assert (await client.post("/v1/search", files={"image": picture})).status_code == 200
+
+    asked(service, talk)
+    print(dict(statuses))
+    assert sum(statuses.values()) == COUNT
+    assert statuses[200] + statuses[201] < COUNT // 8  # a flipped byte may leave an image that can be read
+    assert {400, 413, 415, 422} <= set(statuses)
+
+
+@pytest.mark.parametrize("kind", hostile.FORMATS)
+def test_accepted_types_are_decoded(kind: str) -> None:
+    file, pixels = io.BytesIO(), np.zeros((5, 7, 3), np.uint8)
+    pixels[..., 0] = 255
+    Image.fromarray(pixels).save(file, kind)
+    found = decode(file.getvalue(), Limits())
+    assert found.pixels.shape == (3, 5, 7)
+    assert found.media_type == f"image/{kind.lower()}"
+    assert int(found.pixels[0].min()) > 200
+    assert int(found.pixels[1].max()) < 50
+
+
+def test_bombs_are_refused_before_they_are_decoded() -> None:
+    began = time.perf_counter()
+    for data in (bomb(), bomb(20_000, 20_000), bomb(8000, 8000)):
+        with pytest.raises(LargeImageError, match="pixels"):
+            decode(data, Limits())
+    with pytest.raises(ImageError, match="times the other"):
+        decode(bomb(100_000, 1), Limits())
+    assert time.perf_counter() - began < 1
+    tiff = io.BytesIO()
+    Image.new("L", (3, 3)).save(tiff, "TIFF")
+    with pytest.raises(UnsupportedImageError):
+        decode(tiff.getvalue(), Limits())
+    with pytest.raises(LargeImageError, match="bytes"):
+        decode(b"x" * 11, Limits(upload=10))
+
+
+def slow_jpeg() -> bytes:
+    """A progressive JPEG that takes a good part of a second to decode."""
+    file, noise = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (3000, 3000, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(file, "JPEG", progressive=True, quality=90)
+    return file.getvalue()
+
+
+def test_decoding_stops_when_its_time_is_over_and_others_go_on(picture: bytes) -> None:
+    slow = slow_jpeg()
+    began = time.perf_counter()
+    decode(slow, Limits(seconds=60))
+    whole = time.perf_counter() - began
+    began = time.perf_counter()
+    with pytest.raises(ImageError, match="longer than"):
+        decode(slow, Limits(seconds=whole / 20))
+    assert time.perf_counter() - began < whole / 2  # it comes back at the next block, not at the end
+    decoder = Decoder(lambda pixels: pixels, Limits(seconds=whole / 20), workers=2)
+    late = [decoder.submit(slow) for _ in range(4)]
+    good = decoder.submit(picture)
+    assert good.result(timeout=60).pixels.shape == (3, 12, 12)
+    for future in late:
+        with pytest.raises(ImageError, match="longer than"):
+            future.result(timeout=60)
+    decoder.close()
+
+
+def test_a_thread_that_never_comes_back_is_replaced(picture: bytes) -> None:
+    stuck = [True]
+
+    def prepare(pixels: object) -> object:  # stands for a decoder that hangs inside one call
+        while stuck[0]:
+            time.sleep(0.01)
+        return pixels
+
+    decoder = Decoder(prepare, Limits(seconds=0.05), workers=1)  # type: ignore[arg-type]
+    with pytest.raises(ImageError, match="longer than"):
+        decoder.submit(picture).result(timeout=10)
+    assert decoder.lost == 1
+    stuck[0] = False
+    assert decoder.submit(picture).result(timeout=10).pixels.shape == (3, 12, 12)
+    until = time.monotonic() + 10
+    while decoder.lost and time.monotonic() < until:
+        time.sleep(0.01)
+    assert decoder.lost == 0
+    assert decoder.pending == 0
+    decoder.close()
+
+
+def test_bodies_are_limited_while_they_arrive(own_index: Path, picture: bytes) -> None:
+    async def endless(start: bytes = b"") -> AsyncIterator[bytes]:
+        yield start
+        for _ in range(1000):
+            yield b"x" * 10_000
+
+    with Service.open(own_index, limits=Limits(upload=50_000)) as service:
+        headers = {"content-type": "multipart/form-data; boundary=x"}
+        check_problem(send(service, "POST", "/v1/search", content=b"x" * 50_001, headers=headers), 413)
+        start = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+        check_problem(send(service, "POST", "/v1/search", content=endless(start), headers=headers), 413)
+        json_headers = {"content-type": "application/json"}
+        check_problem(send(service, "POST", "/v1/search", content=endless(), headers=json_headers), 413)
+        assert send(service, "POST", "/v1/search", files={"image": picture}).status_code == 200
+
+
+def test_problems_say_what_was_wrong(service: Service, picture: bytes) -> None:
+    check_problem(send(service, "GET", "/v1/nothing"), 404)
+    check_problem(send(service, "PUT", "/v1/search"), 405)
+    assert (
+        "JPEG" in check_problem(send(service, "POST", "/v1/embed", files={"image": b"text"}), 415)["detail"]
+    )
+    found = check_problem(send(service, "POST", "/v1/search", files={"image": picture}, data={"k": "x"}), 422)
+    assert found["errors"][0]["at"] == "k"
+    wrong = {"embedding": {"location": [1.0, 2.0]}}
+    assert "dimension 8" in check_problem(send(service, "POST", "/v1/search", json=wrong), 422)["detail"]
+    service.batcher.close()
+    service.index.close()  # a fault inside is said to be one, and no more
+    check_problem(send(service, "GET", "/v1/info"), 500)
+    check_problem(send(service, "POST", "/v1/search", files={"image": picture}), 503)

@@ -1,0 +1,89 @@
+"""Copies of images in the index: there exactly while their item is, also after a kill at any moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.server.errors import ConflictError, NotFoundError
+from doubtless.server.service import Service
+from doubtless.server.shelf import Shelf
+
+
+def files(index: Path) -> set[str]:
+    return {str(path.relative_to(index)) for path in (index / "images").rglob("*") if path.is_file()}
+
+
+def test_a_copy_lives_as_long_as_its_item(service: Service, own_index: Path, picture: bytes) -> None:
+    service.add("a", picture)
+    service.add("b", picture)  # the same image of another item has its own copy
+    paths = {str(service.items.get(id).path) for id in "ab"}
+    assert files(own_index) == paths
+    assert len(paths) == 2
+    service.remove(["a"])
+    assert files(own_index) == {str(service.items.get("b").path)}
+    with pytest.raises(NotFoundError):
+        service.remove(["a"])
+    with pytest.raises(ConflictError):
+        service.add("b", picture)
+    assert service.image_of("b").data == picture
+
+
+def test_an_item_that_is_refused_leaves_no_copy(service: Service, own_index: Path, picture: bytes) -> None:
+    with pytest.raises(InputError, match="key"):
+        service.add("a", picture, metadata={"label": 1})
+    with pytest.raises(InputError, match="id"):
+        service.add("", picture)
+    assert files(own_index) == set()
+    assert len(service.index) == 120
+
+
+def test_what_a_kill_left_is_cleared_away(own_index: Path, picture: bytes) -> None:
+    """Every moment of storing and of removing an item, as the disk looks if the process ends there."""
+    with Service.open(own_index) as service:
+        shelf = Shelf(own_index)
+        kept, gone, late = (shelf.place(id, picture, ".png") for id in ("kept", "gone", "late"))
+
+        def left_behind(place: str, id: str) -> None:
+            note = own_index / "images" / "pending" / Path(place).name
+            note.parent.mkdir(parents=True, exist_ok=True)
+            note.write_text(f"{place}\n{id}")
+
+        service.add("kept", picture)  # killed after the item was stored: note and file are there
+        left_behind(kept, "kept")
+        shelf.write(gone, picture)  # killed before the item was stored
+        left_behind(gone, "gone")
+        left_behind(late, "late")  # killed before its file was written
+        outside = own_index / "index.sqlite"
+        (own_index / "images" / "pending" / "evil.png").write_text(f"../{outside.name}\nevil")
+    before = {path.name for path in own_index.iterdir()}
+    with Service.open(own_index) as service:
+        assert files(own_index) == {kept}
+        assert service.image_of("kept").data == picture
+    assert {path.name for path in own_index.iterdir()} == before
+    with Service.open(own_index, read_only=True) as service:
+        assert len(service.index) == 121
+
+
+def test_names_on_the_disk_are_made_here(own_index: Path) -> None:
+    shelf, names = Shelf(own_index), set()
+    for id in ("../../x", "/etc/passwd", "a\nb", "CON", "a" * 500, "é", "a", "b"):
+        place = shelf.place(id, b"data", ".png")
+        assert (own_index / place).resolve().is_relative_to(own_index.resolve())
+        names.add(place)
+    assert len(names) == 8
+    assert shelf.place("ab", b"c", ".png") != shelf.place("a", b"bc", ".png")
+
+
+def test_embeddings_are_stored_as_they_are(service: Service) -> None:
+    location = torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
+    service.add("vector", Embedding.point(location), label="l", metadata={"n": [1, {"deep": None}]})
+    row = service.index.rows_of(["vector"])["vector"]
+    assert torch.equal(service.index.embedding([row]).location, location)
+    assert service.items.get("vector").metadata == {"n": [1, {"deep": None}]}
+    with pytest.raises(NotFoundError, match="no image"):
+        service.image_of("vector")

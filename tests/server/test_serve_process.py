@@ -1,0 +1,167 @@
+"""`doubtless serve` as a process: it refuses, it finishes, it survives kill -9, it does not grow."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from doubtless.retrieval.index import Index
+from doubtless.server.service import Service
+from tests.server import hostile
+from tests.server.asking import served
+
+
+def test_other_hosts_are_refused_without_a_token(served_index: Path) -> None:
+    command = [sys.executable, "-m", "doubtless", "serve", str(served_index), "--host", "0.0.0.0"]
+    environment = {name: value for name, value in os.environ.items() if name != "DOUBTLESS_TOKEN"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 2
+    assert "DOUBTLESS_TOKEN" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def large_jpeg() -> bytes:
+    file, noise = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (1600, 1600, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(file, "JPEG", progressive=True)
+    return file.getvalue()
+
+
+def test_what_was_accepted_is_answered_before_it_stops(own_index: Path) -> None:
+    image = large_jpeg()
+
+    async def talk(address: str, stop: threading.Event) -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            asking = [
+                asyncio.create_task(client.post("/v1/search", files={"image": image})) for _ in range(12)
+            ]
+            adding = [
+                asyncio.create_task(
+                    client.post("/v1/items", files={"image": image}, data={"id": f"late {number}"})
+                )
+                for number in range(4)
+            ]
+            done, _ = await asyncio.wait([*asking, *adding], return_when=asyncio.FIRST_COMPLETED)
+            assert len(done) < 10  # most are in the middle of it
+            stop.set()
+            return await asyncio.gather(*asking, *adding)
+
+    with served(own_index) as process:
+        stop = threading.Event()
+        threading.Thread(
+            target=lambda: (stop.wait(), process.process.send_signal(signal.SIGTERM)), daemon=True
+        ).start()
+        replies = asyncio.run(talk(process.address, stop))
+        assert process.process.wait(timeout=60) == 0, process.said
+    assert sorted({reply.status_code for reply in replies}) == [200, 201]
+    with Index.open(own_index) as index:
+        assert {f"late {number}" for number in range(4)} <= set(index.ids())
+
+
+@pytest.mark.slow
+def test_killed_under_writes_it_loses_nothing_acknowledged(own_index: Path, picture: bytes) -> None:
+    draw, acknowledged, removed = random.Random(0), set[str](), set[str]()
+    in_flight: set[str] = set()
+    kills = int(os.environ.get("DOUBTLESS_KILLS", "8"))
+
+    def write(address: str, worker: int, round_number: int) -> None:
+        with httpx.Client(base_url=address, timeout=30) as client:
+            for number in range(10_000):
+                id = f"{round_number}-{worker}-{number}"
+                in_flight.add(id)
+                try:
+                    reply = client.post(
+                        "/v1/items", files={"image": picture}, data={"id": id, "label": "new"}
+                    )
+                except httpx.TransportError:
+                    return
+                assert reply.status_code == 201, reply.text
+                acknowledged.add(id)
+                if number % 5 == 4:
+                    try:
+                        done = client.delete(f"/v1/items/{id}")
+                    except httpx.TransportError:
+                        removed.add(f"perhaps {id}")
+                        return
+                    assert done.status_code == 204
+                    removed.add(id)
+
+    for round_number in range(kills):
+        with served(own_index) as process:
+            threads = [
+                threading.Thread(target=write, args=(process.address, worker, round_number))
+                for worker in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            time.sleep(draw.uniform(0.3, 2.0))
+            process.stop(signal.SIGKILL)
+            for thread in threads:
+                thread.join()
+        unsure = {id.removeprefix("perhaps ") for id in removed if id.startswith("perhaps ")}
+        with Service.open(own_index) as service:
+            there = set(service.index.ids())
+            assert acknowledged - removed - unsure <= there
+            assert not removed & there
+            assert {id for id in there if id.count("-") == 2 and "/" not in id} <= in_flight
+            for id in there & acknowledged:
+                assert service.image_of(id).data == picture
+            files = set((own_index / "images").rglob("*.png"))
+            assert len(files) == len(
+                {id for id in there if service.items.shelf.holds(service.items.get(id).path)}
+            )
+    print(f"{len(acknowledged)} acknowledged, {len(removed)} removed, {kills} kills")
+    assert len(acknowledged) > 10 * kills
+
+
+@pytest.mark.slow
+def test_it_does_not_grow(own_index: Path, picture: bytes) -> None:
+    """Searches, additions, removals and malformed uploads; memory after a warm-up against memory at the end."""
+    seconds = float(os.environ.get("DOUBTLESS_SOAK_SECONDS", "300"))
+    warm_up = min(60.0, seconds / 4)
+
+    async def worker(client: httpx.AsyncClient, number: int, until: float) -> int:
+        made = 0
+        while time.monotonic() < until:
+            kind = made % 4
+            if kind < 2:
+                reply = await client.post("/v1/search", files={"image": picture}, data={"k": "5"})
+                assert reply.status_code == 200
+            elif kind == 2:
+                method, address, request = hostile.request(number * 1_000_003 + made)
+                if address != "/v1/items":
+                    assert (await client.request(method, address, **request)).status_code < 500
+            else:
+                id = f"soak-{number}-{made}"
+                assert (
+                    await client.post("/v1/items", files={"image": picture}, data={"id": id})
+                ).status_code == 201
+                assert (await client.delete(f"/v1/items/{id}")).status_code == 204
+            made += 1
+        return made
+
+    async def talk(address: str, until: float) -> int:
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            return sum(await asyncio.gather(*(worker(client, number, until) for number in range(8))))
+
+    with served(own_index) as process:
+        made = asyncio.run(talk(process.address, time.monotonic() + warm_up))
+        before = process.memory()
+        made += asyncio.run(talk(process.address, time.monotonic() + seconds - warm_up))
+        after = process.memory()
+        grown = f"{before / 1e6:.1f} MB after {warm_up:g} s, {after / 1e6:.1f} MB at the end"
+        print(f"{made} requests in {seconds:g} s: {grown}")
+        assert process.stop() == 0
+    assert after < 1.05 * before
