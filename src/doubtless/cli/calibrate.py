@@ -19,9 +19,7 @@ NOVELTY = ("auto", "features", "directions")
 
 
 def calibrate(
-    index: Annotated[
-        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
-    ],
+    index: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
     queries: Annotated[
         Path | None,
         typer.Option(

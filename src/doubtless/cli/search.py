@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 def search(
-    index: Annotated[
-        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
-    ],
+    index: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
     images: Annotated[list[Path] | None, typer.Argument(help="Images to search with.")] = None,
     embedding: Annotated[
         Path | None, typer.Option(help="Search with vectors instead: .npy, .npz or .safetensors.")
