@@ -52,9 +52,9 @@ def demo(
     if serve:
         if json:
             raise InputError("--json prints metrics and ends; --serve goes on. Give one of the two.")
-        from doubtless.cli.serve import _refuse_without_extra
+        from doubtless.cli.serve import refuse_without_extra
 
-        _refuse_without_extra(page=True)  # before the training, not after it
+        refuse_without_extra(page=True)  # before the training, not after it
     if serve and out is not None and Run(out).is_finished:
         run = Run.open(out)
     else:

@@ -16,7 +16,9 @@ TOKEN = "DOUBTLESS_TOKEN"
 
 
 def serve(
-    index: Annotated[Path, typer.Argument(help="Folder of the index.")],
+    index: Annotated[
+        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
+    ],
     host: Annotated[
         str, typer.Option(help="Address to bind; other than 127.0.0.1 needs a token.")
     ] = "127.0.0.1",
@@ -46,7 +48,7 @@ def serve(
     """
     from doubtless.server.binding import LOOPBACK, check_binding
 
-    _refuse_without_extra(page)
+    refuse_without_extra(page)
     token = os.environ.get(TOKEN) or None
     check_binding(host, token)
     from doubtless.server.app import create_app
@@ -105,7 +107,7 @@ def run(app: Any, *, host: str, port: int) -> None:
         return
 
 
-def _refuse_without_extra(page: bool) -> None:
+def refuse_without_extra(page: bool) -> None:
     from importlib.util import find_spec
 
     needed = ["fastapi", "uvicorn", "python_multipart", *(["gradio"] if page else [])]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from doubtless.embedding import Embedding
-from doubtless.retrieval.index import Index
+from doubtless.retrieval.interface import AnyIndex
+from doubtless.retrieval.opening import folder_beside
 from doubtless.retrieval.store import Item
 from doubtless.server.errors import ConflictError, NotFoundError, ReadOnlyError
 from doubtless.server.shelf import Shelf
@@ -33,11 +34,12 @@ class Items:
     """
 
     def __init__(
-        self, index: Index, *, read_only: bool, largest: int, image_root: Path | None = None
+        self, index: AnyIndex, *, read_only: bool, largest: int, image_root: Path | None = None
     ) -> None:
         self.index, self.read_only, self.largest = index, read_only, largest
         self.image_root = None if image_root is None else image_root.resolve()
-        self.shelf = Shelf(index.path)
+        self.folder = folder_beside(index.path)
+        self.shelf = Shelf(self.folder)
         self.writing = threading.Lock()
         if not read_only:
             self.shelf.recover(self._path_of)
@@ -112,7 +114,7 @@ class Items:
     def _image_file(self, path: str) -> Path | None:
         """Where an item's path, which the index knows, leads; None where it may not be followed."""
         if self.shelf.holds(path):
-            root, file = self.index.path.resolve(), self.shelf.file(path)
+            root, file = self.folder.resolve(), self.shelf.file(path)
         elif self.image_root is not None:
             root, file = self.image_root, self.image_root / path
         else:  # as whoever made the index recorded it

@@ -10,13 +10,13 @@ import torch
 from doubtless.errors import InputError
 from doubtless.retrieval.creating import recorded_run
 from doubtless.retrieval.fingerprint import must_match
-from doubtless.retrieval.index import Index
+from doubtless.retrieval.interface import AnyIndex
 
 if TYPE_CHECKING:
     from doubtless.api import Model
 
 
-def open_model(index: Index, run: Path | None) -> Model | None:
+def open_model(index: AnyIndex, run: Path | None) -> Model | None:
     """Of the run named, or of the one that the index remembers; None for an index of vectors without one."""
     import doubtless
 

@@ -22,7 +22,8 @@ from doubtless.errors import InputError
 from doubtless.retrieval.answer import Answer
 from doubtless.retrieval.answering import Answerer, Answering
 from doubtless.retrieval.doubt import Doubt
-from doubtless.retrieval.index import Index
+from doubtless.retrieval.interface import AnyIndex
+from doubtless.retrieval.opening import open_index
 from doubtless.retrieval.pair_calibrator import PART as PAIRS
 from doubtless.retrieval.pair_calibrator import PairCalibrator
 from doubtless.retrieval.risk import RiskControl
@@ -63,7 +64,7 @@ class Service:
 
     def __init__(
         self,
-        index: Index,
+        index: AnyIndex,
         *,
         model: Model | None = None,
         read_only: bool = False,
@@ -107,7 +108,7 @@ class Service:
         """
         from doubtless.server.opening import open_model
 
-        opened = Index.open(index, writable=not read_only)
+        opened = open_index(index, writable=not read_only)
         try:
             return cls(
                 opened,

@@ -26,7 +26,7 @@ from doubtless.server.page.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     from doubtless.retrieval.hits import Hits
-    from doubtless.retrieval.index import Index
+    from doubtless.retrieval.interface import AnyIndex
     from doubtless.server.service import Service
 
 MOST = 600
@@ -109,7 +109,7 @@ def picture_of(
     )
 
 
-def _reliability(chance: Tensor | None, hits: Hits, codes: Tensor, index: Index) -> Curve | None:
+def _reliability(chance: Tensor | None, hits: Hits, codes: Tensor, index: AnyIndex) -> Curve | None:
     """Of items that have a label that another item has too."""
     if chance is None or hits.label is None:
         return None
