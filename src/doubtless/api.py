@@ -72,7 +72,7 @@ class Model:
             starts = progress(starts, "embedding", -(-len(images) // EMBED_BATCH))
         for start in starts:
             some = images[start : start + EMBED_BATCH]
-            yield torch.stack([self.preparation(_pixels(image)) for image in some])
+            yield torch.stack([self.preparation(pixels_of(image)) for image in some])
 
 
 def train(
@@ -120,7 +120,7 @@ def evaluate_run(
     return work.measure(bootstrap=bootstrap, report=report)
 
 
-def _pixels(image: ImageLike) -> Tensor:
+def pixels_of(image: ImageLike) -> Tensor:
     """One image of any kind as uint8 (C, H, W)."""
     if isinstance(image, str | Path):
         return decode_image(image)

@@ -16,7 +16,10 @@ from typer.testing import CliRunner
 from doubtless.cli import app, main
 from doubtless.errors import DoubtlessError
 
-VERBS = ["demo", "train", "evaluate", "posterior", "bench", "report", "methods", "sources"]
+VERBS = [
+    *("demo", "train", "evaluate", "posterior", "bench", "report", "methods", "sources"),
+    *("embed", "search", "calibrate", "compare", "export"),
+]
 
 
 def doubtless(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:

@@ -113,10 +113,10 @@ def _embed_here(
 def load_model(run: Path) -> Model:
     """A run's model, on the device its configuration allows."""
     import doubtless
-    from doubtless.training.run_evaluation import _best_device
+    from doubtless.training.run_evaluation import best_device
 
     model = doubtless.load(run)
-    return model.to(_best_device(model.method.config.training.accelerator))
+    return model.to(best_device(model.method.config.training.accelerator))
 
 
 def _found(parts: int) -> str:

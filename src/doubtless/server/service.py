@@ -288,13 +288,13 @@ class Service:
 
     def _prepared(self, image: ImageLike) -> Tensor:
         """(C, H, W) as the model takes it."""
-        from doubtless.api import _pixels
+        from doubtless.api import pixels_of
 
         decoder = self._needed_decoder()
         if isinstance(image, bytes):
             return decoder.submit(image).result().pixels
         assert self.model is not None
-        pixels = _pixels(image)
+        pixels = pixels_of(image)
         refuse_shape(pixels.shape[2], pixels.shape[1], self.limits)
         return self.model.preparation(pixels)
 

@@ -50,7 +50,7 @@ class RunEvaluation:
         self.config = run.config
         self.options = options or self.config.evaluation
         self.progress = progress
-        self.method: Method = run.load_method().to(_best_device(self.config.training.accelerator))
+        self.method: Method = run.load_method().to(best_device(self.config.training.accelerator))
         self.data_name = data
         self.gallery_name = gallery
         measured = self.measured = data or self.options.data
@@ -268,6 +268,6 @@ def _short(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(rest or kind).stem).strip("-").lower() or "data"
 
 
-def _best_device(accelerator: str) -> torch.device:
+def best_device(accelerator: str) -> torch.device:
     use_gpu = accelerator != "cpu" and torch.cuda.is_available()
     return torch.device("cuda" if use_gpu else "cpu")
