@@ -174,3 +174,16 @@ def test_presence_needs_the_neighbourhood_only() -> None:
     whole = known(*gallery(300))
     test = Presence.fit(whole.hits, whole.absent).calibrated(whole.hits)
     assert torch.equal(test.statistic(whole.hits), test.statistic(whole.hits.first(10)))
+
+
+def test_a_tie_at_the_level_is_inside() -> None:
+    """Isotonic probabilities come in steps: many queries share their evidence to the last bit."""
+    steps = torch.tensor([0.11, 0.23, 0.37, 0.61])
+    generator = torch.Generator().manual_seed(0)
+    chance = steps[torch.randint(4, (2000, 6), generator=generator)]
+    right = torch.rand(2000, 6, generator=generator) < chance
+    sets = CoveringSets.fit(chance, right)
+    for confidence in (0.3, 0.5, 0.7, 0.8):
+        sizes = sets.sizes(chance, confidence=confidence)
+        inside = ((torch.arange(6) < sizes.unsqueeze(1)) & right).any(1)
+        assert float(inside.double().mean()) >= confidence  # on the very queries it was calibrated on

@@ -25,12 +25,13 @@ def test_two_hundred_splits() -> None:
         answered = made.risk.answers(doubt)
         broken += bool(answered.any()) and float((~right[answered, 0]).double().mean()) > 0.05
         gaps.append(coverage_at_risk(doubt, right[:, 0], risk=0.05) - float(answered.double().mean()))
-        sizes = made.covering.sizes(chance, confidence=0.9)
+        sizes = made.covering.sizes(chance, confidence=0.8)
+        assert bool((sizes > 0).all())  # 92 % have a match among their hits: .8 can always be promised
         inside = ((torch.arange(chance.shape[1]) < sizes.unsqueeze(1)) & right).any(1)
         fresh = order[1500:]
         covered.append(float(inside[fresh].double().mean()))
         alarms.append(float((presence[fresh] <= 0.05).double().mean()))
     assert broken <= binom.ppf(0.999, 200, 0.05)
     assert sum(gaps) / 200 < 0.08
-    assert sum(covered) / 200 > 0.9 - 0.003
+    assert sum(covered) / 200 > 0.8 - 0.003
     assert sum(alarms) / 200 < 0.05 + 0.003

@@ -43,9 +43,11 @@ class CoveringSets:
                 "covering sets need probabilities and outcomes of shape (queries, k), got "
                 f"{tuple(probability.shape)} and {tuple(right.shape)}."
             )
-        before = evidence(probability) - _step(probability)
+        down_to = evidence(probability)
+        # Shifted, not subtracted: these must be the very numbers that `sizes` compares, ties included.
+        before = torch.cat([torch.zeros_like(down_to[:, :1]), down_to[:, :-1]], dim=1)
         first = right.double().argmax(1, keepdim=True)
-        score = before.gather(1, first).squeeze(1).clamp_min(0)
+        score = before.gather(1, first).squeeze(1)
         return cls(torch.where(right.any(1), score, torch.inf).sort().values)
 
     @property
