@@ -19,6 +19,12 @@ from doubtless.retrieval.schema import settings_of
 COUNT, DIM = 3000, 16
 
 
+@pytest.fixture(autouse=True)
+def faiss_as_it_is_once_a_model_is_loaded() -> None:
+    """pytorch-metric-learning imports these bindings, which replace methods of every FAISS index."""
+    import faiss.contrib.torch_utils  # noqa: F401
+
+
 def clustered(family: str, count: int, *, seed: int) -> Embedding:
     generator = torch.Generator().manual_seed(seed)
     centre = torch.randn(60, DIM, generator=torch.Generator().manual_seed(0))

@@ -162,9 +162,20 @@ class Approximate:
             parameters: Any = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)  # type: ignore[attr-defined]
         else:
             parameters = faiss.SearchParametersIVF(nprobe=self.recipe.effort, sel=selector)  # type: ignore[call-arg]
-        queries = np.ascontiguousarray(lifted_queries(vectors, self._settings, self.recipe.score))
-        _, found = self._index.search(queries, count, params=parameters)
-        return np.asarray(found)
+        queries = np.ascontiguousarray(lifted_queries(vectors, self._settings, self.recipe.score), np.float32)
+        found = np.empty((len(queries), count), np.int64)
+        away = np.empty((len(queries), count), np.float32)
+        # Not `search`: importing faiss.contrib.torch_utils, as pytorch-metric-learning does, replaces that by a
+        # function that takes no parameters.
+        self._index.search_c(
+            len(queries),
+            faiss.swig_ptr(queries),
+            count,
+            faiss.swig_ptr(away),
+            faiss.swig_ptr(found),
+            parameters,
+        )
+        return found
 
     def write(self, path: Path) -> None:
         import faiss
