@@ -41,6 +41,9 @@ def test_calibrate_prints_and_keeps_both_kinds_of_figures(tmp_path: Path, points
         part = opened.load_part("calibration")
         assert part is not None
         assert part[1] == record
+    kept = runner.invoke(app, ["index", "stats", str(index), "--json"])
+    assert json.loads(kept.stdout)["calibration"] == record
+    assert "class-disjoint" in runner.invoke(app, ["index", "stats", str(index)]).stdout
     shown = runner.invoke(app, ["calibrate", str(index)])
     assert "class-disjoint" in shown.stdout
     assert "confidence" in shown.stdout

@@ -187,21 +187,26 @@ def remove(
 
 @index.command("stats")
 def stats(path: IndexPath, json: Json = False) -> None:
-    """What an index holds and how it is searched.
+    """What an index holds, how it is searched, and what its calibration is worth.
 
     Example: doubtless index stats gallery --json
     """
+    from doubtless.cli.calibrate import print_calibration
     from doubtless.cli.tables import print_json
+    from doubtless.retrieval.answering import ABOUT
     from doubtless.retrieval.creating import recorded_run
     from doubtless.retrieval.opening import open_index
 
     with open_index(path) as opened:
-        run = recorded_run(opened)
+        run, calibrated = recorded_run(opened), opened.load_part(ABOUT)
         found = {**opened.stats(), "run": None if run is None else str(run)}
+    about = None if calibrated is None else calibrated[1]
     if json:
-        print_json(found)
+        print_json({**found, "calibration": about})
         return
     _print_facts(found, str(path))
+    if about:
+        print_calibration(about, str(path))
 
 
 @index.command("compact")
