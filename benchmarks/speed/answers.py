@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from pathlib import Path
 
 import torch
+from turns import best_of_turns
 
 from doubtless.embedding import Embedding
 from doubtless.retrieval.answering import Answerer
@@ -50,13 +50,7 @@ def compared(folder: Path, rounds: int) -> None:
     with Index.open(folder) as index:
         answerer = Answerer(index)
         ways = {"search": lambda: index.search(queries, K), "answer": lambda: answerer.answer(queries, K)}
-        best = dict.fromkeys(ways, (float("inf"), float("inf")))
-        for _ in range(rounds):
-            for name, way in ways.items():
-                began, used = time.perf_counter(), time.process_time()
-                way()
-                took = time.perf_counter() - began, time.process_time() - used
-                best[name] = min(best[name][0], took[0]), min(best[name][1], took[1])
+        best = best_of_turns(ways, rounds)
         answers = answerer.answer(queries, K)
     assert answers.probability is not None
     assert len(answers.parts) == 5

@@ -19,6 +19,7 @@ from pathlib import Path
 import faiss
 import torch
 from torch import Tensor
+from turns import Took, best_of_turns
 
 from doubtless.embedding import Embedding
 from doubtless.retrieval.index import Index
@@ -77,7 +78,7 @@ def opened(folder: Path, queries: Embedding) -> tuple[float, float]:
         return ready, time.perf_counter() - began
 
 
-def compared(folder: Path, queries: Embedding, rounds: int) -> dict[str, tuple[float, float]]:
+def compared(folder: Path, queries: Embedding, rounds: int) -> dict[str, Took]:
     """Best seconds, by the clock and of CPU, of plain FAISS and our search by cosine and by expected distance."""
     with Index.open(folder) as index:
         stored = index.embedding()
@@ -90,14 +91,7 @@ def compared(folder: Path, queries: Embedding, rounds: int) -> dict[str, tuple[f
             "cosine": lambda: index.search(queries, K, score="direction"),
             "expected": lambda: index.search(queries, K, score="expected-distance"),
         }
-        best = dict.fromkeys(ways, (float("inf"), float("inf")))
-        for _ in range(rounds):
-            for name, way in ways.items():
-                began, used = time.perf_counter(), time.process_time()
-                way()
-                took = time.perf_counter() - began, time.process_time() - used
-                best[name] = min(best[name][0], took[0]), min(best[name][1], took[1])
-    return best
+        return best_of_turns(ways, rounds)
 
 
 def measured(family: str, items: int, rounds: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from doubtless.cli import app
-from doubtless.cli.compare import compared
 from doubtless.errors import InputError
+from doubtless.retrieval.comparison import compare
 from doubtless.retrieval.index import Index
 from doubtless.retrieval.pair_calibrator import PairCalibrator
 from tests.retrieval.galleries import gallery
@@ -72,12 +73,12 @@ def test_calibrate_on_pairs_and_what_is_wrong_with_them(tmp_path: Path) -> None:
 def test_compare_two_items_of_an_embedding() -> None:
     embedding, labels = gallery(400)
     pairs = PairCalibrator.fit(embedding, labels)
-    alike = compared(embedding[[0, 0]], pairs, prior=0.5)
-    assert alike["same"]
-    assert alike["cosine"] == pytest.approx(1)
-    doubtful = compared(embedding[[0, 0]], pairs, prior=1e-6)
-    assert doubtful["probability"] < alike["probability"]
-    assert json.loads(json.dumps(alike))["uncertainty"] == embedding.uncertainty[[0, 0]].tolist()  # type: ignore[index]
+    alike = compare(embedding[[0]], embedding[[0]], pairs, prior=0.5)
+    assert alike.same
+    assert alike.cosine == pytest.approx(1)
+    doubtful = compare(embedding[[0]], embedding[[0]], pairs, prior=1e-6)
+    assert doubtful.probability < alike.probability  # type: ignore[operator]
+    assert json.loads(json.dumps(asdict(alike)))["uncertainty"] == embedding.uncertainty[[0, 0]].tolist()  # type: ignore[index]
 
 
 def test_compare_needs_a_model_and_a_calibration(tmp_path: Path) -> None:

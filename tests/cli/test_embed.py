@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,14 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from doubtless.cli import app, main
-from doubtless.retrieval.embedded_parts import read_parts
+from doubtless.cli import app
+from doubtless.retrieval.part_store import read_parts
 from tests.retrieval.pictures import tiny_images, write_folder
 
 
 @pytest.fixture
-def embed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["doubtless", "embed", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return call
+def embed(command: Any) -> Any:
+    return partial(command, "embed")
 
 
 def test_help_has_an_example() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from doubtless.cli import app, main
+from doubtless.cli import app
 from doubtless.retrieval.index import Index
 from tests.retrieval.pictures import tiny_images, write_folder
 
 
 @pytest.fixture
-def doubtless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Exit code, output and errors of a command, without the price of a new process."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["doubtless", "index", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return call
+def doubtless(command: Any) -> Any:
+    return partial(command, "index")
 
 
 @pytest.fixture

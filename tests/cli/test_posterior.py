@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.cli import main
 from doubtless.laplace import DiagonalPosterior
 from doubtless.training import Run
 
@@ -20,17 +19,8 @@ GRID = ["--set", "laplace.tune.grid=6"]
 
 
 @pytest.fixture
-def doubtless(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Exit code, output and errors of a command, without the price of a new process."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["doubtless", "posterior", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return call
+def doubtless(command: Any) -> Any:
+    return partial(command, "posterior")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 import doubtless as library
-from doubtless.cli import app, main
+from doubtless.cli import app
 from doubtless.embedding import Embedding
 from doubtless.retrieval.creating import create_index, create_index_of_images
 from doubtless.retrieval.importing import imported
@@ -23,15 +23,8 @@ from tests.retrieval.pictures import tiny_images, write_folder
 
 
 @pytest.fixture
-def search(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["doubtless", "search", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return call
+def search(command: Any) -> Any:
+    return partial(command, "search")
 
 
 @pytest.fixture(scope="module")

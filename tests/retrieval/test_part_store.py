@@ -15,14 +15,13 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.retrieval.bulk import embed_files
 from doubtless.retrieval.creating import create_index
-from doubtless.retrieval.embedded_parts import BadImage, EmbeddedPart, read_parts
+from doubtless.retrieval.embedded_parts import BadImage, EmbeddedPart
 from doubtless.retrieval.importing import imported
 from doubtless.retrieval.part_store import (
     PartStore,
     decode_part,
-    embed_to_parquet,
     encode_part,
-    read_parquet_parts,
+    read_parts,
 )
 from tests.retrieval.pictures import tiny_images, write_folder
 
@@ -79,10 +78,10 @@ def test_parquet_holds_what_safetensors_hold_and_other_programs_read_it(
     photos = tmp_path / "photos"
     write_folder(photos, *tiny_images(tiny_npz, 23))
     (photos / "class-0" / "broken.png").write_text("no")
-    found = embed_to_parquet(model, photos, tmp_path / "parquet", part_size=10, batch_size=8)
+    found = embed_files(model, photos, tmp_path / "parquet", part_size=10, batch_size=8, format="parquet")
     assert (found.items, found.bad, found.parts, found.found_parts) == (23, 1, 3, 0)
     embed_files(model, photos, tmp_path / "plain", part_size=10, batch_size=8)
-    pairs = zip(read_parquet_parts(tmp_path / "parquet"), read_parts(tmp_path / "plain"), strict=True)
+    pairs = zip(read_parts(tmp_path / "parquet"), read_parts(tmp_path / "plain"), strict=True)
     for ours, theirs in pairs:
         assert (ours.ids, ours.labels, ours.paths, ours.bad) == (
             theirs.ids,
@@ -104,12 +103,12 @@ def test_a_stopped_folder_is_continued_in_its_own_format(
     write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 12))
     out = tmp_path / "out"
     arguments = {"part_size": 4, "batch_size": 4}
-    embed_to_parquet(model, tmp_path / "photos", out, **arguments)
+    embed_files(model, tmp_path / "photos", out, **arguments, format="parquet")
     whole = {file.name: file.read_bytes() for file in out.iterdir()}
     (out / "part-00001.parquet").unlink()
     with pytest.raises(InputError, match="1 of 3 parts are missing"):
-        read_parquet_parts(out)
-    assert embed_to_parquet(model, tmp_path / "photos", out, **arguments).found_parts == 2
+        read_parts(out)
+    assert embed_files(model, tmp_path / "photos", out, **arguments, format="parquet").found_parts == 2
     assert {file.name: file.read_bytes() for file in out.iterdir()} == whole
     with pytest.raises(InputError, match="was begun as parquet; continue it as it was begun"):
         PartStore(out).must_fit()
@@ -119,7 +118,7 @@ def test_a_stopped_folder_is_continued_in_its_own_format(
 
 def test_an_index_is_made_of_a_folder_of_parquet(model: Model, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 12))
-    embed_to_parquet(model, [tmp_path / "photos"], tmp_path / "parts", part_size=5)
+    embed_files(model, [tmp_path / "photos"], tmp_path / "parts", part_size=5, format="parquet")
     create_index(tmp_path / "index", imported(tmp_path / "parts"))
     with doubtless.Index.open(tmp_path / "index") as index:
         assert len(index) == 12

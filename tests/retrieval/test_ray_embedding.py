@@ -103,10 +103,8 @@ def test_begun_here_and_continued_there(
 
 @pytest.mark.slow
 def test_a_source_in_memory_and_parquet_out(cluster: None, model: Model, tmp_path: Path) -> None:
-    from doubtless.retrieval.part_store import embed_to_parquet
-
     embed_with_ray(model, "digits", tmp_path / "ray", part_size=400, format="parquet", options=ONE)
-    embed_to_parquet(model, "digits", tmp_path / "one", part_size=400)
+    embed_files(model, "digits", tmp_path / "one", part_size=400, format="parquet")
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 

@@ -80,9 +80,9 @@ def calibrate(
 
 def features_of(index: AnyIndex, run: Path | None, novelty: str) -> ItemFeatures | None:
     """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
-    from doubtless.cli.index import model_of
     from doubtless.progress import bar
     from doubtless.retrieval.creating import recorded_run
+    from doubtless.retrieval.index_model import needed_model
     from doubtless.retrieval.item_features import ItemFeatures, images_are_there
 
     if novelty not in NOVELTY:
@@ -92,7 +92,7 @@ def features_of(index: AnyIndex, run: Path | None, novelty: str) -> ItemFeatures
     recorded = run or recorded_run(index)
     if novelty == "auto" and (recorded is None or not recorded.is_dir() or not images_are_there(index)):
         return None
-    return ItemFeatures(index, model_of(index, run)[0], progress=bar)
+    return ItemFeatures(index, needed_model(index, run), progress=bar)
 
 
 def read_pairs(path: Path, index: AnyIndex) -> tuple[Tensor, Tensor, Tensor]:

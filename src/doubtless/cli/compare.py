@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,41 +32,29 @@ def compare(
 
     Example: doubtless compare left.jpg right.jpg --model runs/first --prior 0.01
     """
+    from dataclasses import asdict
+
     from doubtless.cli.tables import print_json
+    from doubtless.retrieval.comparison import compare as compare_items
 
     if model is None and index is None:
         raise InputError("compare needs --index INDEX or --model RUN: something must embed the images.")
     embedding, calibrated = (
         _from_index(index, model, [first, second]) if index else _from_run(model, [first, second])
     )
-    found = compared(embedding, calibrated, prior=prior)
+    found = compare_items(embedding[:1], embedding[1:], calibrated, prior=prior)
     if json:
-        print_json({"first": str(first), "second": str(second), **found})
+        print_json({"first": str(first), "second": str(second), **asdict(found)})
         return
-    word = "same" if found["same"] else "not the same"
+    word = "same" if found.same else "not the same"
     typer.echo(
-        f"{word}: probability {found['probability']:.3f} of being the same (prior {prior:g}), cosine "
-        f"{found['cosine']:.4f}"
+        f"{word}: probability {found.probability:.3f} of being the same (prior {prior:g}), cosine "
+        f"{found.cosine:.4f}"
     )
 
 
-def compared(embedding: Embedding, calibrated: PairCalibrator, *, prior: float) -> dict[str, Any]:
-    """The two items of an embedding beside each other."""
-    one, other = embedding[0], embedding[1]
-    chance = float(calibrated.probability(one, other, prior=prior))
-    spread = embedding.uncertainty
-    return {
-        "same": chance > 0.5,
-        "probability": chance,
-        "prior": prior,
-        "cosine": float((one.direction * other.direction).sum()),
-        "expected_squared_distance": float(one.expected_squared_distance(other)),
-        "uncertainty": None if spread is None else spread.tolist(),
-    }
-
-
 def _from_index(index: str, run: Path | None, images: list[Path]) -> tuple[Embedding, PairCalibrator]:
-    from doubtless.cli.index import model_of
+    from doubtless.retrieval.index_model import needed_model
     from doubtless.retrieval.opening import open_index
     from doubtless.retrieval.pair_calibrator import PART, PairCalibrator
 
@@ -76,7 +64,7 @@ def _from_index(index: str, run: Path | None, images: list[Path]) -> tuple[Embed
             raise InputError(
                 f"{index} has no calibration of pairs; run `doubtless calibrate {index}` (its items need labels)."
             )
-        embedder, _ = model_of(opened, run)
+        embedder = needed_model(opened, run)
     return embedder.embed(images).to("cpu"), PairCalibrator.from_state(*part)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from doubtless.api import Model
     from doubtless.retrieval.bulk import Embedded
     from doubtless.retrieval.part_store import PartFormat
 
@@ -38,7 +37,10 @@ def embed(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     part_format: Annotated[
-        str, typer.Option("--format", help="What parts are: safetensors, which an index reads, or parquet.")
+        str,
+        typer.Option(
+            "--format", help="What parts are: safetensors, or parquet, which other programs read too."
+        ),
     ] = "safetensors",
     ray: Annotated[
         str | None,
@@ -63,7 +65,9 @@ def embed(
     """
     from typing import cast
 
+    from doubtless.retrieval.bulk import embed_files
     from doubtless.retrieval.bulk_progress import BulkProgress
+    from doubtless.retrieval.index_model import load_model
     from doubtless.retrieval.parquet_stream import Columns
 
     options: dict[str, Any] = {
@@ -75,7 +79,7 @@ def embed(
     kind = cast("PartFormat", part_format)
     with BulkProgress() as meter:
         if ray is None:
-            done = _embed_here(model, sources, out, kind, options | {"workers": workers, "meter": meter})
+            done = embed_files(model, sources, out, format=kind, workers=workers, meter=meter, **options)
         else:
             from doubtless.retrieval.ray_embedding import RayOptions, embed_with_ray
 
@@ -98,25 +102,6 @@ def _tell(done: Embedded, *, json: bool) -> None:
     )
     if done.bad:
         typer.echo(f"{done.bad:,} bad images skipped: {done.folder / BAD}")
-
-
-def _embed_here(
-    model: Model, sources: list[str], out: Path, kind: PartFormat, options: dict[str, Any]
-) -> Embedded:
-    from doubtless.retrieval.bulk import embed_files
-    from doubtless.retrieval.part_store import PartStore, embed_to_parquet
-
-    PartStore(out, kind).must_fit()
-    return (embed_to_parquet if kind == "parquet" else embed_files)(model, sources, out, **options)
-
-
-def load_model(run: Path) -> Model:
-    """A run's model, on the device its configuration allows."""
-    import doubtless
-    from doubtless.training.run_evaluation import best_device
-
-    model = doubtless.load(run)
-    return model.to(best_device(model.method.config.training.accelerator))
 
 
 def _found(parts: int) -> str:

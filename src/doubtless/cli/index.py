@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers, load_model
+from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers
 from doubtless.cli.migrate import migrate
 from doubtless.errors import InputError
 
@@ -79,6 +79,7 @@ def create(
             raise InputError("--images needs --model RUN, which embeds them.")
         from doubtless.retrieval.bulk_progress import BulkProgress
         from doubtless.retrieval.creating import create_index_of_images
+        from doubtless.retrieval.index_model import load_model
 
         loaded = load_model(model)
         with BulkProgress() as meter:
@@ -131,13 +132,16 @@ def add(
     from doubtless.retrieval.bulk import embedded
     from doubtless.retrieval.bulk_progress import BulkProgress
     from doubtless.retrieval.creating import fill
+    from doubtless.retrieval.fingerprint import model_fingerprint
+    from doubtless.retrieval.index_model import needed_model
     from doubtless.retrieval.opening import open_index
 
     with open_index(path, writable=True) as opened, BulkProgress() as meter:
         parts: Iterable[EmbeddedPart]
         fingerprint = None
         if images:
-            found, fingerprint = model_of(opened, model)
+            found = needed_model(opened, model)
+            fingerprint = model_fingerprint(found.method)
             columns = _columns(image_column, label_column, id_column)
             parts = embedded(
                 found, images, columns=columns, batch_size=batch_size, workers=workers, meter=meter
@@ -231,25 +235,6 @@ def compact(path: IndexPath, json: Json = False) -> None:
 
 
 index.command("migrate")(migrate)
-
-
-def model_of(opened: Any, run: Path | None) -> tuple[Any, str]:
-    """The model whose embeddings an index holds (of the run named, or the recorded one), and its fingerprint."""
-    from doubtless.retrieval.creating import recorded_run
-    from doubtless.retrieval.fingerprint import model_fingerprint, must_match
-
-    path = run or recorded_run(opened)
-    if path is None:
-        raise InputError(
-            f"{opened.path} does not say which model made its embeddings; name a run with --model, or give vectors."
-        )
-    if run is None and not path.is_dir():
-        raise InputError(
-            f"{opened.path} was made by the model of {path}, which is not there; name it with --model."
-        )
-    found = load_model(path)
-    must_match(found.method, opened.model, where=opened.path)
-    return found, model_fingerprint(found.method)
 
 
 def _create_of_vectors(

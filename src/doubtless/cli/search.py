@@ -41,8 +41,8 @@ def search(
 
     Example: doubtless search gallery --embedding queries.npy --json
     """
-    from doubtless.cli.index import model_of
     from doubtless.cli.tables import print_json
+    from doubtless.retrieval.index_model import needed_model
     from doubtless.retrieval.opening import open_index
 
     if bool(images) == (embedding is not None):
@@ -52,7 +52,7 @@ def search(
         if embedding is not None:
             queries, names = _vectors(embedding)
         else:
-            queries, features = model_of(opened, model)[0].embed_with_features(images or [])
+            queries, features = needed_model(opened, model).embed_with_features(images or [])
             names = [str(image) for image in images or []]
         found = _found(opened, queries, names, k, conditions(where or []), score, features)
     if json:

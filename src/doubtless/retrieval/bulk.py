@@ -2,7 +2,7 @@
 
     plan = plan_work(method, ["photos/", "shards/"])       # what is to be done: values, no images yet
     part = embed_unit(method, plan.units[0])               # one unit; any process may do it
-    collect(out, plan)                                     # after the last one
+    PartStore(out).collect(len(plan.units))                # after the last one
 
 `embed_files` does the three in turn, resumably; `embedded` gives the parts without writing them. Decoding runs in
 threads beside the model, within bounds of memory. Every batch that the model sees has one shape, the last one of a
@@ -11,7 +11,7 @@ unit filled up, so that an image's embedding depends neither on the images aroun
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +27,12 @@ from doubtless.errors import InputError
 from doubtless.files import write_json
 from doubtless.methods import Method
 from doubtless.retrieval.decoding import decode_all, default_workers
-from doubtless.retrieval.embedded_parts import (
-    MANIFEST,
-    BadImage,
-    EmbeddedPart,
-    bad_of_part,
-    has_part,
-    read_manifest,
-    remove_leftovers,
-    write_bad,
-    write_part,
-)
+from doubtless.retrieval.embedded_parts import MANIFEST, BadImage, EmbeddedPart, read_manifest
 from doubtless.retrieval.fingerprint import model_fingerprint
 from doubtless.retrieval.image_record import ImageRecord, ImageStream
 from doubtless.retrieval.image_streams import open_streams
 from doubtless.retrieval.parquet_stream import Columns
+from doubtless.retrieval.part_store import FORMATS, PartFormat, PartStore
 
 if TYPE_CHECKING:
     from doubtless.api import Model
@@ -83,6 +74,10 @@ class Plan:
         return int(self.manifest["batch_size"])
 
 
+Produce = Callable[[Sequence[WorkUnit]], Iterable[tuple[int, EmbeddedPart]]]
+"""Units to their parts, each with its unit's number, in any order."""
+
+
 @dataclass(frozen=True)
 class Embedded:
     """What `embed_files` has done."""
@@ -101,6 +96,7 @@ def embed_files(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
+    format: PartFormat = "safetensors",
     columns: Columns | None = None,
     part_size: int = PART_SIZE,
     batch_size: int | None = None,
@@ -111,21 +107,36 @@ def embed_files(
 
     >>> embed_files(doubtless.load("runs/first"), "photos", "photos-embedded")        # doctest: +SKIP
     """
-    method, folder = method_of(model), Path(out)
+    method, store = method_of(model), PartStore(Path(out), format)
+    store.must_fit()
     plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=batch_size)
-    begin(folder, plan)
-    done = [unit for unit in plan.units if has_part(folder, unit.number)]
+
+    def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
+        for unit in units:
+            yield (
+                unit.number,
+                embed_unit(method, unit, batch_size=plan.batch_size, workers=workers, meter=meter),
+            )
+
+    return embed_into(store, plan, produce, meter=meter)
+
+
+def embed_into(store: PartStore, plan: Plan, produce: Produce, *, meter: Meter | None = None) -> Embedded:
+    """Has the parts made that are not there yet, by whatever makes them, and writes each as it comes.
+
+    The meter is told here what there is to do; whoever makes the parts tells it how that goes.
+    """
+    begin(store, plan)
+    waiting = [unit for unit in plan.units if not store.has(unit.number)]
     if meter is not None:
-        meter.start(plan.total, sum(len(unit.images) for unit in done))
-    finished = {unit.number for unit in done}
+        meter.start(plan.total, plan.total - sum(len(unit.images) for unit in waiting))
     try:
-        for unit in plan.units:
-            if unit.number not in finished:
-                part = embed_unit(method, unit, batch_size=plan.batch_size, workers=workers, meter=meter)
-                write_part(folder, unit.number, part)
+        for number, part in produce(waiting) if waiting else ():
+            store.write(number, part)
     finally:
-        bad = collect(folder, plan)
-    return Embedded(folder, plan.total, plan.total - len(bad), len(bad), len(plan.units), len(done))
+        bad = store.collect(len(plan.units))
+    count, found = len(plan.units), len(plan.units) - len(waiting)
+    return Embedded(store.folder, plan.total, plan.total - len(bad), len(bad), count, found)
 
 
 def embedded(
@@ -184,12 +195,15 @@ def plan_work(
     return Plan([WorkUnit(number, piece) for number, piece in enumerate(pieces)], manifest)
 
 
-def begin(folder: Path, plan: Plan) -> None:
-    """Writes the manifest; a folder that began with other images or another model is refused."""
+def begin(store: PartStore, plan: Plan) -> None:
+    """Writes the manifest; a folder that began with other images, another model or format is refused."""
+    store.must_fit()
+    folder = store.folder
     if not (folder / MANIFEST).exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} exists already and is no embedding of images; name another folder.")
-        write_json(folder / MANIFEST, plan.manifest)
+        kind = {} if store.format == FORMATS[0] else {"format": store.format}
+        write_json(folder / MANIFEST, plan.manifest | kind)
         return
     before = read_manifest(folder)
     if int(before.get("schema", 0)) > SCHEMA:
@@ -203,16 +217,6 @@ def begin(folder: Path, plan: Plan) -> None:
             f"{folder} was begun with {' and '.join(changed)}; continue it as it was begun, delete it, or name "
             "another folder."
         )
-
-
-def collect(folder: Path, plan: Plan) -> list[BadImage]:
-    """Lists the bad images of the parts that are there in bad.csv; with all of them there, tidies up."""
-    there = [unit.number for unit in plan.units if has_part(folder, unit.number)]
-    bad = [image for number in there for image in bad_of_part(folder, number)]
-    write_bad(folder, bad)
-    if len(there) == len(plan.units):
-        remove_leftovers(folder)
-    return bad
 
 
 def embed_unit(

@@ -19,7 +19,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError, RunError
 from doubtless.methods import Method
 from doubtless.retrieval.bulk import PART_SIZE, Meter, embed_files, method_of
-from doubtless.retrieval.embedded_parts import BadImage, EmbeddedPart, read_parts, write_bad
+from doubtless.retrieval.embedded_parts import BadImage, EmbeddedPart, write_bad
 from doubtless.retrieval.fingerprint import model_fingerprint
 from doubtless.retrieval.index import Index
 from doubtless.retrieval.interface import AnyIndex
@@ -27,6 +27,7 @@ from doubtless.retrieval.lock import WriterLock
 from doubtless.retrieval.milvus.address import Address, is_milvus
 from doubtless.retrieval.opening import folder_beside
 from doubtless.retrieval.parquet_stream import Columns
+from doubtless.retrieval.part_store import read_parts
 from doubtless.retrieval.schema import IndexScore, Kind
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,18 +93,6 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} was not made by `doubtless embed`: it has no {MANIFEST}.")
     return dict(read_json(path))
-
-
-def read_parts(folder: str | Path) -> Iterator[EmbeddedPart]:
-    """All parts of a finished folder, in order, one at a time in memory."""
-    folder = Path(folder)
-    count = int(read_manifest(folder)["parts"])
-    if missing := [number for number in range(count) if not has_part(folder, number)]:
-        raise InputError(
-            f"{folder} is not finished: {len(missing)} of {count} parts are missing; continue it with the same "
-            "`doubtless embed`."
-        )
-    return (read_part(folder, number) for number in range(count))
 
 
 def write_bad(folder: Path, bad: Sequence[BadImage]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from torch import Tensor
@@ -59,12 +60,16 @@ class Hits:
 
     def first(self, k: int) -> Hits:
         """The first k of every query."""
+        return self.chosen(lambda value: value[:, :k])
+
+    def chosen(self, choose: Callable[[Tensor], Tensor]) -> Hits:
+        """Some of the hits of every query: `choose` takes (n, k) to (n, c), the same ones of all."""
         return Hits(
-            self.row[:, :k],
-            self.score[:, :k],
-            self.expected_squared_distance[:, :k],
-            label=None if self.label is None else self.label[:, :k],
-            uncertainty=None if self.uncertainty is None else self.uncertainty[:, :k],
+            choose(self.row),
+            choose(self.score),
+            choose(self.expected_squared_distance),
+            label=None if self.label is None else choose(self.label),
+            uncertainty=None if self.uncertainty is None else choose(self.uncertainty),
             query_uncertainty=self.query_uncertainty,
         )
 

@@ -21,10 +21,10 @@ from torch import Tensor
 
 from doubtless.embedding import FAMILIES, Embedding, read_embedding
 from doubtless.errors import InputError
-from doubtless.retrieval.embedded_parts import EmbeddedPart, read_parts
+from doubtless.retrieval.embedded_parts import EmbeddedPart
 from doubtless.retrieval.image_record import plain_metadata
 from doubtless.retrieval.incoming import listed
-from doubtless.retrieval.part_store import read_parquet_parts
+from doubtless.retrieval.part_store import read_parts
 
 PART_ITEMS = 20_000
 """Items that are handed on together."""
@@ -72,7 +72,7 @@ def imported(
             raise InputError(
                 f"{path} says itself what its embeddings are; --variance and --family go with .npy."
             )
-        parts = read_parquet_parts(path) if any(path.glob("part-*.parquet")) else read_parts(path)
+        parts = read_parts(path)
         return (part if table is None else relabelled(part, table) for part in parts)
     return joined(read_vectors(path, variance=variance, family=family), table)
 

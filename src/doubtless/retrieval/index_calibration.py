@@ -146,21 +146,7 @@ def without_itself(hits: Hits, own: Tensor) -> Hits:
     missed = ~itself.any(1)
     itself[missed, -1] = True
     shape = (len(hits), hits.depth - 1)
-
-    def rest(value: Tensor | None) -> Tensor | None:
-        return None if value is None else value[~itself].view(shape)
-
-    row, score, distance = (
-        value[~itself].view(shape) for value in (hits.row, hits.score, hits.expected_squared_distance)
-    )
-    return Hits(
-        row,
-        score,
-        distance,
-        label=rest(hits.label),
-        uncertainty=rest(hits.uncertainty),
-        query_uncertainty=hits.query_uncertainty,
-    )
+    return hits.chosen(lambda value: value[~itself].view(shape))
 
 
 def _absent(index: AnyIndex, queries: Embedding, label: Tensor, seed: int) -> Hits | None:

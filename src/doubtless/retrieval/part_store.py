@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,18 +21,6 @@ from torch import Tensor
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
 from doubtless.files import write_bytes
-from doubtless.methods import Method
-from doubtless.retrieval.bulk import (
-    PART_SIZE,
-    Embedded,
-    Meter,
-    Plan,
-    WorkUnit,
-    begin,
-    embed_unit,
-    method_of,
-    plan_work,
-)
 from doubtless.retrieval.embedded_parts import (
     MANIFEST,
     BadImage,
@@ -40,22 +28,16 @@ from doubtless.retrieval.embedded_parts import (
     bad_of_part,
     has_part,
     read_manifest,
+    read_part,
     remove_leftovers,
     write_bad,
     write_part,
 )
-from doubtless.retrieval.parquet_stream import Columns
-
-if TYPE_CHECKING:
-    from doubtless.api import Model
 
 PartFormat = Literal["safetensors", "parquet"]
 FORMATS: tuple[PartFormat, ...] = ("safetensors", "parquet")
 ABOUT = b"doubtless"
 SCHEMA = 1
-
-Produce = Callable[[Sequence[WorkUnit]], Iterable[tuple[int, EmbeddedPart]]]
-"""Units to their parts, each with its unit's number, in any order."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +62,17 @@ class PartStore:
         else:
             write_part(self.folder, number, part)
 
+    def read(self, number: int) -> EmbeddedPart:
+        if self.format == "parquet":
+            return decode_part(self._file(number).read_bytes())
+        return read_part(self.folder, number)
+
     def bad(self, number: int) -> list[BadImage]:
         if self.format != "parquet":
             return bad_of_part(self.folder, number)
         _, parquet = _arrow()
         about = json.loads(parquet.read_schema(self._file(number)).metadata[ABOUT])
         return [BadImage(*entry) for entry in about["bad"]]
-
-    def begin(self, plan: Plan) -> None:
-        """As `doubtless.retrieval.bulk.begin`; a folder that began in the other format is refused too."""
-        self.must_fit()
-        extra = {} if self.format == FORMATS[0] else {"format": self.format}
-        begin(self.folder, Plan(plan.units, plan.manifest | extra))
 
     def must_fit(self) -> None:
         """Refuses a folder that was begun in the other format."""
@@ -103,12 +84,12 @@ class PartStore:
                 f"{self.folder} was begun as {before}; continue it as it was begun, or name another folder."
             )
 
-    def collect(self, plan: Plan) -> list[BadImage]:
-        """Lists the bad images of the parts that are there in bad.csv; with all of them there, tidies up."""
-        there = [unit.number for unit in plan.units if self.has(unit.number)]
+    def collect(self, count: int) -> list[BadImage]:
+        """Lists the bad images of those of `count` parts that are there in bad.csv; with all there, tidies up."""
+        there = [number for number in range(count) if self.has(number)]
         bad = [image for number in there for image in self.bad(number)]
         write_bad(self.folder, bad)
-        if len(there) == len(plan.units):
+        if len(there) == count:
             remove_leftovers(self.folder)
         return bad
 
@@ -116,54 +97,16 @@ class PartStore:
         return self.folder / f"part-{number:05d}.parquet"
 
 
-def embed_into(store: PartStore, plan: Plan, produce: Produce, *, meter: Meter | None = None) -> Embedded:
-    """Has the parts made that are not there yet, by whatever makes them, and writes each as it comes."""
-    store.begin(plan)
-    waiting = {unit.number: unit for unit in plan.units if not store.has(unit.number)}
-    found = len(plan.units) - len(waiting)
-    if meter is not None:
-        meter.start(plan.total, plan.total - sum(len(unit.images) for unit in waiting.values()))
-    try:
-        for number, part in produce(list(waiting.values())) if waiting else ():
-            store.write(number, part)
-            if meter is not None:
-                meter.advance(len(waiting[number].images), len(part.bad))
-    finally:
-        bad = store.collect(plan)
-    return Embedded(store.folder, plan.total, plan.total - len(bad), len(bad), len(plan.units), found)
-
-
-def embed_to_parquet(
-    model: Model | Method,
-    sources: str | Path | Sequence[str | Path],
-    out: str | Path,
-    *,
-    columns: Columns | None = None,
-    part_size: int = PART_SIZE,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    meter: Meter | None = None,
-) -> Embedded:
-    """As `doubtless.retrieval.bulk.embed_files`, into parquet files."""
-    method = method_of(model)
-    plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=batch_size)
-
-    def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
-        for unit in units:
-            yield unit.number, embed_unit(method, unit, batch_size=plan.batch_size, workers=workers)
-
-    return embed_into(PartStore(Path(out), "parquet"), plan, produce, meter=meter)
-
-
-def read_parquet_parts(folder: str | Path) -> Iterator[EmbeddedPart]:
-    """All parts of a finished folder of parquet files, in order, one at a time in memory."""
-    store = PartStore(Path(folder), "parquet")
-    count = int(read_manifest(folder)["parts"])
+def read_parts(folder: str | Path) -> Iterator[EmbeddedPart]:
+    """All parts of a finished folder, in order, one at a time in memory; in whichever format it was made."""
+    about = read_manifest(folder)
+    store, count = PartStore(Path(folder), about.get("format", FORMATS[0])), int(about["parts"])
     if missing := [number for number in range(count) if not store.has(number)]:
         raise InputError(
-            f"{folder} is not finished: {len(missing)} of {count} parts are missing; continue it."
+            f"{folder} is not finished: {len(missing)} of {count} parts are missing; continue it with the same "
+            "`doubtless embed`."
         )
-    return (decode_part(store._file(number).read_bytes()) for number in range(count))
+    return (store.read(number) for number in range(count))
 
 
 def encode_part(part: EmbeddedPart) -> bytes:

@@ -30,6 +30,7 @@ from doubtless.retrieval.bulk import (
     Meter,
     Plan,
     WorkUnit,
+    embed_into,
     embed_unit,
     method_of,
     plan_work,
@@ -39,7 +40,7 @@ from doubtless.retrieval.fingerprint import model_fingerprint
 from doubtless.retrieval.image_record import ImageStream
 from doubtless.retrieval.image_streams import SourceStream
 from doubtless.retrieval.parquet_stream import Columns
-from doubtless.retrieval.part_store import PartFormat, PartStore, decode_part, embed_into, encode_part
+from doubtless.retrieval.part_store import PartFormat, PartStore, decode_part, encode_part
 
 if TYPE_CHECKING:
     from doubtless.api import Model
@@ -88,7 +89,15 @@ def embed_with_ray(
     with RayCluster(options) as cluster:
         size = batch_size or (GPU_BATCH if cluster.gpus(method) else None)
         plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=size)
-        return embed_into(store, plan, lambda units: cluster.parts(method, plan, units), meter=meter)
+
+        def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
+            images = {unit.number: len(unit.images) for unit in units}
+            for number, part in cluster.parts(method, plan, units):
+                yield number, part
+                if meter is not None:
+                    meter.advance(images[number], len(part.bad))
+
+        return embed_into(store, plan, produce, meter=meter)
 
 
 class RayCluster:

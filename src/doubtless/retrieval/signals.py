@@ -21,10 +21,10 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation.baselines import distance_ratio
+from doubtless.evaluation.relevance import RADIUS
 from doubtless.retrieval.hits import Hits
 
 DEPTH = 10  # hits looked at
-NEAR = 25.0  # metres within which two places are one
 SMALLEST, LARGEST = 1e-30, 1e30  # no spread and all of the sphere have a logarithm all the same
 NEARNESS = 4.0  # e-folds a hit's weight falls by over the mean distance of the first ten
 
@@ -107,7 +107,7 @@ def _contradicts(hits: Hits, positions: Tensor | None) -> Tensor:
     """(n, k − 1) bool. An item without a label agrees with nothing: it cannot confirm an answer."""
     if positions is not None:
         gap = (positions[:, 1 : hits.depth] - positions[:, :1]).double().norm(dim=-1)
-        return gap > NEAR
+        return gap > RADIUS
     if hits.label is None:
         return torch.zeros_like(hits.row[:, 1:], dtype=torch.bool)
     first = hits.label[:, :1]

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstr
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
 from doubtless.retrieval.answer import Answer
-from doubtless.server.service import Comparison
+from doubtless.retrieval.comparison import Comparison
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]

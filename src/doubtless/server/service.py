@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,9 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.retrieval.answer import Answer
 from doubtless.retrieval.answering import Answerer, Answering
+from doubtless.retrieval.comparison import Comparison, compare
 from doubtless.retrieval.doubt import Doubt
+from doubtless.retrieval.index_model import model_of
 from doubtless.retrieval.interface import AnyIndex
 from doubtless.retrieval.opening import open_index
 from doubtless.retrieval.pair_calibrator import PART as PAIRS
@@ -40,18 +42,6 @@ if TYPE_CHECKING:
 
 ImageLike = bytes | Image.Image | Tensor
 """An image: the bytes of a file, a Pillow image, or a tensor (C, H, W), uint8 or floats in [0, 1]."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two images beside each other; without a calibration of pairs `same` and `probability` are None."""
-
-    same: bool | None
-    probability: float | None
-    prior: float
-    cosine: float
-    expected_squared_distance: float
-    uncertainty: tuple[float, float] | None
 
 
 class Service:
@@ -106,13 +96,11 @@ class Service:
 
         An index of vectors that remembers none is served without: it can be asked with embeddings only.
         """
-        from doubtless.server.opening import open_model
-
         opened = open_index(index, writable=not read_only)
         try:
             return cls(
                 opened,
-                model=open_model(opened, None if model is None else Path(model)),
+                model=model_of(opened, None if model is None else Path(model)),
                 read_only=read_only,
                 limits=limits,
                 batching=batching,
@@ -166,22 +154,11 @@ class Service:
         self, first: ImageLike | Embedding, second: ImageLike | Embedding, *, prior: float = 0.5
     ) -> Comparison:
         """Do two images, or embeddings of one item each, show the same? `prior`: how likely that is beforehand."""
-        if not 0 < prior < 1:
-            raise InputError(f"prior must be a probability between 0 and 1, got {prior}.")
         one, other = (
             self.fitted(image if isinstance(image, Embedding) else self.embed([image]))
             for image in (first, second)
         )
-        chance = None if self.pairs is None else float(self.pairs.probability(one, other, prior=prior))
-        doubts = [] if one.uncertainty is None or other.uncertainty is None else [one, other]
-        return Comparison(
-            same=None if chance is None else chance > 0.5,
-            probability=chance,
-            prior=prior,
-            cosine=float((one.direction * other.direction).sum()),
-            expected_squared_distance=max(0.0, float(one.expected_squared_distance(other))),  # of rounding
-            uncertainty=(float(one.uncertainty), float(other.uncertainty)) if doubts else None,  # type: ignore[arg-type]
-        )
+        return compare(one, other, self.pairs, prior=prior)
 
     # -- asking without waiting in a thread: the API --------------------------------------------------
 
