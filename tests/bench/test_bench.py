@@ -109,6 +109,18 @@ def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> Non
     ]
 
 
+def test_the_doubt_is_a_row_only_where_it_has_something_to_show(suite: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(suite.read_text())
+    content |= {"seeds": [0], "methods": {"contrastive": content["methods"]["contrastive"]}}
+    for metrics, rows in (
+        (["recall@1"], ["contrastive"]),
+        (["recall@1", "ausc"], ["contrastive", "contrastive + doubt"]),
+    ):
+        suite.write_text(yaml.safe_dump({**content, "metrics": metrics}, sort_keys=False))
+        assert bench(suite, tmp_path).exit_code == 0
+        assert list(json.loads((tmp_path / "out" / "tiny.json").read_text())["table"]["cells"]) == rows
+
+
 @pytest.mark.slow
 def test_killed_half_way_ends_with_the_same_table(suite: Path, tmp_path: Path) -> None:
     """kill -9 of the bench and all its runs, three times, then to the end."""

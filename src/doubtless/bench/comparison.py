@@ -28,8 +28,11 @@ WITH_DOUBT = " + doubt"
 RANKED = {"error_auroc", "ausc", *(coverage_name(risk) for risk in RISKS)}
 
 
-def read_results(jobs: Sequence[Job]) -> list[MethodResult]:
-    """What was measured of every method that has a finished run, seeds in order."""
+def read_results(jobs: Sequence[Job], *, metrics: Sequence[str] | None = None) -> list[MethodResult]:
+    """What was measured of every method that has a finished run, seeds in order.
+
+    A run's combined doubt is a row of its own where it has any of the `metrics` that are shown; None: all are.
+    """
     rows: dict[str, list[Evaluation]] = {}
     for job in jobs:
         if job.is_done:
@@ -40,7 +43,8 @@ def read_results(jobs: Sequence[Job]) -> list[MethodResult]:
     results = []
     for name, seeds in rows.items():
         results.append(MethodResult(name, seeds, pictures))
-        if all(DOUBT in seed.doubts for seed in seeds):
+        found_by_doubt = [seed.doubts.get(DOUBT, {}) for seed in seeds]
+        if all(measures and (metrics is None or set(metrics) & set(measures)) for measures in found_by_doubt):
             results.append(MethodResult(name + WITH_DOUBT, [_by_doubt(seed) for seed in seeds]))
     return results
 
@@ -114,7 +118,7 @@ def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list
 
 def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> ComparisonTable:
     """JSON and HTML of the suite, with everything needed to make them again."""
-    rows = read_results(jobs)
+    rows = read_results(jobs, metrics=suite.metrics)
     table = make_table(suite, rows)
     made_with = versions()
     command = recorded_command()
