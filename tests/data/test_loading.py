@@ -7,7 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doubtless.data import BalancedBatches, ImageSet, Preparation, in_order, open_source, tensor_source
+from doubtless.data import (
+    BalancedBatches,
+    ImageSet,
+    Preparation,
+    in_order,
+    loading,
+    open_source,
+    tensor_source,
+)
 from doubtless.data.loading import TensorBatches, WorkerBatches, training_batches
 from doubtless.errors import InputError
 
@@ -98,6 +106,98 @@ def test_augmented_batches_do_not_depend_on_workers(workers: int) -> None:
     images.epoch = 2
     plan = BalancedBatches(images.labels, batch_size=8, per_class=2, seed=0).epoch(2)
     assert total == sum(int(images[i].inputs.long().sum()) for batch in plan for i in batch)
+
+
+def on_device(images: ImageSet, *, device: str = "cpu") -> TensorBatches | WorkerBatches:
+    return training_batches(
+        images,
+        batch_size=8,
+        per_class=2,
+        seed=0,
+        workers=0,
+        device=torch.device(device),
+        augment_on_device=True,
+    )
+
+
+def test_augmentation_on_the_device_keeps_the_batches() -> None:
+    images = an_image_set(AUGMENT)
+    loader = on_device(images)
+    assert isinstance(loader, TensorBatches)
+    still = ImageSet(images.source, images.index, images.preparation.without_augmentation()).in_memory()
+    assert torch.equal(loader.inputs, still)  # digits are drawn at 28: nothing larger to hold
+    loader.epoch = 2
+    plan = BalancedBatches(images.labels, batch_size=8, per_class=2, seed=0).epoch(2)
+    batches = list(loader)
+    assert [batch.position.tolist() for batch in batches] == plan
+    for step, batch in enumerate(batches):
+        assert (batch.inputs.dtype, batch.inputs.shape) == (torch.uint8, (8, 1, 28, 28))
+        assert torch.equal(batch.labels, images.labels[batch.position])
+        expected = loader.augment(still[batch.position], seed=0, epoch=2, step=step)
+        assert torch.equal(batch.inputs, expected)
+        assert not torch.equal(batch.inputs, still[batch.position])
+
+
+def test_augmentation_on_the_device_is_repeated_by_a_resumed_run() -> None:
+    first, resumed = (on_device(an_image_set(AUGMENT)) for _ in range(2))
+    list(first)  # epoch 0, which the resumed run does not see
+    first.epoch = resumed.epoch = 1
+    for one, other in zip(first, resumed, strict=True):
+        assert torch.equal(one.inputs, other.inputs)
+    resumed.epoch = 2
+    assert not torch.equal(next(iter(first)).inputs, next(iter(resumed)).inputs)
+
+
+@pytest.mark.parametrize(
+    ("augment", "originals", "held"),
+    [
+        ("crop-flip", (28, 28), 28),
+        ("crop-flip", (64, 80), 32),  # larger originals keep detail for the crops
+        ("crop-flip", (30, 64), 30),
+        ("crop-flip", (20, 20), 28),
+        (["RandomHorizontalFlip"], (64, 64), 28),  # nothing is enlarged
+        ([{"RandomCrop": {"size": 28, "padding": 4}}], (28, 28), 28),
+        ([{"RandomCrop": {"size": 28, "padding": 4}}], (64, 64), None),  # 28 pixels of the original
+        (["RandomHorizontalFlip", {"GaussianBlur": {"kernel_size": 3}}], (28, 28), None),
+    ],
+)
+def test_images_are_held_as_large_as_their_augmentation_needs(
+    augment, originals: tuple[int, int], held: int | None
+) -> None:
+    source = tensor_source("some", torch.rand(16, *originals), torch.arange(16) % 4)
+    images = ImageSet(source, torch.arange(16), Preparation(channels=1, size=28, augment=augment))
+    loader = on_device(images)
+    if held is None:
+        assert isinstance(loader, WorkerBatches)
+    else:
+        assert isinstance(loader, TensorBatches)
+        assert loader.inputs.shape == (16, 1, held, held)
+    assert next(iter(loader)).inputs.shape == (8, 1, 28, 28)
+
+
+def test_images_that_do_not_fit_are_left_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(on_device(an_image_set(AUGMENT)), TensorBatches)
+    monkeypatch.setattr(loading, "MEMORY_BUDGET", 40 * 28 * 28 - 1)
+    assert isinstance(on_device(an_image_set(AUGMENT)), WorkerBatches)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_augments_by_itself_and_without_waiting() -> None:
+    loader = training_batches(
+        an_image_set(AUGMENT), batch_size=8, per_class=2, seed=0, workers=0, device=torch.device("cuda")
+    )
+    assert isinstance(loader, TensorBatches)
+    batches = iter(loader)
+    next(batches)  # the plan of an epoch is sent with its first batch
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        batch = next(batches)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert {value.device.type for value in batch} == {"cuda"}
+    assert (batch.inputs.dtype, batch.inputs.shape) == (torch.uint8, (8, 1, 28, 28))
 
 
 def test_in_order_is_complete() -> None:

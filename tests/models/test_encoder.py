@@ -9,6 +9,9 @@ from safetensors.torch import save_file
 
 from doubtless.errors import InputError
 from doubtless.models import Encoder, GeM
+from doubtless.models.encoder import channels_last_pays
+
+NETWORKS = [("conv-fashion", 1, 28, "auto"), ("conv-cifar", 3, 32, "auto"), ("resnet10t", 3, 48, "gem")]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,69 @@ def test_an_encoder_pools_apart_where_it_pools() -> None:
     small = Encoder("conv-fashion", channels=1, size=28)
     small.pool_apart(2)
     assert (small.poolings, small.feature_dim) == (1, 9216)
+
+
+def conv_weights(encoder: Encoder) -> list[torch.Tensor]:
+    return [weight for weight in encoder.backbone.parameters() if weight.dim() == 4]
+
+
+@pytest.mark.parametrize(("backbone", "channels", "size", "pooling"), NETWORKS)
+def test_channels_last_changes_strides_alone(backbone: str, channels: int, size: int, pooling: str) -> None:
+    encoder = Encoder(backbone, channels=channels, size=size, pooling=pooling).eval()
+    images = torch.randint(256, (3, channels, size, size), dtype=torch.uint8)
+    state = {name: value.clone() for name, value in encoder.state_dict().items()}
+    weights = conv_weights(encoder)
+    features = encoder(images)
+    features.square().sum().backward()
+    gradients = [weight.grad.clone() for weight in weights]
+    encoder.zero_grad()
+    encoder.use_channels_last(True)
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    assert any(not weight.is_contiguous() for weight in weights)
+    laid_out = encoder(images)
+    torch.testing.assert_close(laid_out, features, atol=1e-4, rtol=1e-4)  # their order, above all
+    laid_out.square().sum().backward()
+    for weight, gradient in zip(weights, gradients, strict=True):
+        torch.testing.assert_close(weight.grad, gradient, atol=1e-3, rtol=1e-3)
+    assert list(encoder.state_dict()) == list(state)
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, state[name])
+
+
+def test_on_the_cpu_channels_come_first() -> None:
+    encoder = Encoder("conv-cifar", channels=3, size=32)
+    plain = Encoder("conv-cifar", channels=3, size=32)
+    encoder.use_channels_last(True)
+    plain.load_state_dict(encoder.state_dict())
+    assert all(weight.is_contiguous() for weight in conv_weights(plain))
+    encoder.to("cpu")  # what comes back from a GPU
+    assert not encoder.channels_last
+    assert all(weight.is_contiguous() for weight in conv_weights(encoder))
+    images = torch.rand(2, 3, 32, 32)
+    assert torch.equal(encoder(images), plain(images))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("backbone", "channels", "size", "pooling"), NETWORKS)
+def test_a_gpu_chooses_the_layout_and_the_features_stay(
+    backbone: str, channels: int, size: int, pooling: str
+) -> None:
+    encoder = Encoder(backbone, channels=channels, size=size, pooling=pooling).eval()
+    images = torch.randint(256, (3, channels, size, size), dtype=torch.uint8)
+    state = {name: value.clone() for name, value in encoder.state_dict().items()}
+    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=False):
+        expected = encoder(images)
+        encoder.cuda()
+        assert encoder.channels_last == channels_last_pays(backbone, torch.device("cuda"))
+        for on in (True, False):
+            encoder.use_channels_last(on)
+            torch.testing.assert_close(encoder(images.cuda()).cpu(), expected, atol=1e-3, rtol=1e-3)
+    encoder.use_channels_last(True)
+    encoder.cpu()
+    assert all(weight.is_contiguous() for weight in conv_weights(encoder))
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, state[name])
 
 
 def test_local_weights(tmp_path) -> None:

@@ -1,4 +1,8 @@
-"""Loaders: a prepared part of a source, in memory on the device where it fits, through workers where not."""
+"""Loaders: a prepared part of a source, in memory on the device where it fits, through workers where not.
+
+Random images come from workers too, unless the device is a GPU and can augment by itself
+(`doubtless.data.device_augmentation`): then they are held there as they are without chance.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from doubtless.data.batches import BalancedBatches
+from doubtless.data.device_augmentation import DeviceAugmentation, device_augmentation
 from doubtless.data.prepare import Preparation
 from doubtless.data.source import Source
 from doubtless.data.sources import Progress
@@ -76,12 +81,23 @@ class ImageSet(Dataset[Batch]):
 
 
 class TensorBatches:
-    """Batches indexed out of one tensor, on whatever device it is: no Python loader in the way."""
+    """Batches indexed out of one tensor, on whatever device it is: no Python loader in the way.
 
-    def __init__(self, inputs: Tensor, labels: Tensor, batches: BalancedBatches) -> None:
+    With `augment` each batch is augmented there, from the batches' seed, the epoch and the step alone.
+    """
+
+    def __init__(
+        self,
+        inputs: Tensor,
+        labels: Tensor,
+        batches: BalancedBatches,
+        *,
+        augment: DeviceAugmentation | None = None,
+    ) -> None:
         self.inputs = inputs
         self.labels = labels.to(inputs.device)
         self.batches = batches
+        self.augment = augment
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -90,8 +106,16 @@ class TensorBatches:
     def __iter__(self) -> Iterator[Batch]:
         plan = self.batches.epoch(self.epoch, rank=rank(), world_size=world_size())
         rows = torch.tensor(plan, device=self.inputs.device)  # (steps, share), one transfer an epoch
-        for row in rows:
-            yield Batch(self.inputs[row], self.labels[row], row)
+        for step, row in enumerate(rows):
+            yield Batch(self._augmented(self.inputs[row], step), self.labels[row], row)
+
+    def _augmented(self, inputs: Tensor, step: int) -> Tensor:
+        if self.augment is None:
+            return inputs
+        seed = self.batches.seed
+        return self.augment(
+            inputs, seed=seed, epoch=self.epoch, step=step, rank=rank(), world_size=world_size()
+        )
 
 
 class WorkerBatches:
@@ -123,13 +147,42 @@ def training_batches(
     workers: int,
     device: torch.device,
     progress: Progress | None = None,
+    augment_on_device: bool | None = None,
 ) -> TensorBatches | WorkerBatches:
-    """The training loader of an image set: set its `epoch` before iterating."""
+    """The training loader of an image set: set its `epoch` before iterating.
+
+    `augment_on_device`: None does so on CUDA. Where it is done, random steps see the prepared square, held a
+    little larger than what comes out where originals are larger, whereas workers run them on the original.
+    """
     batches = BalancedBatches(images.labels, batch_size=batch_size, per_class=per_class, seed=seed)
     held = images.in_memory(progress)
     if held is not None:
         return TensorBatches(held.to(device), images.labels, batches)
+    if device.type == "cuda" if augment_on_device is None else augment_on_device:
+        augment = _augmentation_of(images)
+        still = None if augment is None else _held_for(augment, images, progress)
+        if still is not None:
+            return TensorBatches(still.to(device), images.labels, batches, augment=augment)
     return WorkerBatches(images, batches, workers=workers)
+
+
+def _augmentation_of(images: ImageSet) -> DeviceAugmentation | None:
+    """The batched version of an image set's random steps, where there is one."""
+    preparation = images.preparation
+    if preparation.size is None or not preparation.is_random:
+        return None
+    return device_augmentation(preparation.augmentation, size=preparation.size)
+
+
+def _held_for(augment: DeviceAugmentation, images: ImageSet, progress: Progress | None) -> Tensor | None:
+    """Images without chance (n, C, side, side), as large as `augment` has use for; None if they do not fit."""
+    pixels = images.source.pixels
+    sides = None if pixels is None else (pixels.shape[-2], pixels.shape[-1])
+    if augment.counts_pixels and sides != (augment.size, augment.size):
+        return None  # a window of so many pixels of the original is not one of the resized image
+    side = augment.largest_side if sides is None else min(augment.largest_side, max(augment.size, min(sides)))
+    still = images.preparation.without_augmentation(size=side)
+    return ImageSet(images.source, images.index, still).in_memory(progress)
 
 
 def in_order(

@@ -51,8 +51,9 @@ class Preparation:
     def is_random(self) -> bool:
         return bool(self.augmentation)
 
-    def without_augmentation(self) -> Preparation:
-        return Preparation(channels=self.channels, size=self.size)
+    def without_augmentation(self, *, size: int | None = None) -> Preparation:
+        """The same without chance, at another size where one is given."""
+        return Preparation(channels=self.channels, size=size or self.size)
 
     def describe(self) -> str:
         """What it does, as a part of cache keys."""
