@@ -63,6 +63,8 @@ class LossConfig(Section):
     margin: float | None = Field(default=None, gt=0)
     negative_weight: float = Field(default=0.5, ge=0, le=1)
     mining: Literal["semi-hard", "hard"] = "semi-hard"
+    pairs: Literal["all", "semi-hard", "hard"] = "all"
+    """Of the contrastive loss: all pairs of a batch, or those that take part in such a triplet of it."""
     arguments: dict[str, Any] = {}
     miner: NamedConfig | None = None
     lr_factor: float = Field(default=1.0, gt=0)
@@ -80,7 +82,10 @@ class TrainingConfig(Section):
     """The learning rate is multiplied by this after each epoch."""
     weight_decay: float = Field(default=0.0, ge=0)
     momentum: float = Field(default=0.0, ge=0, lt=1)
-    precision: Literal["32", "bf16"] = "32"
+    precision: Literal["auto", "32", "bf16"] = "auto"
+    """auto: bf16 for timm networks on a GPU that computes in it, else 32 bits."""
+    compile: bool | None = None
+    """Compile the backbone; None: on a GPU, where the training is long enough to win the minute back."""
     monitor: Literal["map@r", "recall@1", "error_auroc"] = "map@r"
     """What chooses the best epoch on validation data; error_auroc where only an uncertainty is learned."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
@@ -95,6 +100,8 @@ class EvaluationConfig(Section):
     """The k of recall@k and map@k; None: 1, 5 and 10 as far as the gallery reaches."""
     data: str | None = None
     """Another source to measure on than the run's own test part: cars, with what was learned of birds."""
+    ood_ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """OOD items to one query in the paper one compares with; None: no further AUPRC."""
 
 
 class Config(Section):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -82,6 +83,15 @@ def test_from_plan_to_comparison(suite: Path, tmp_path: Path, monkeypatch: pytes
     assert "contrastive" in page
     assert "it is made up" in page
 
+    assert result["versions"]["torch"] == torch.__version__
+    for record in (tmp_path / "work").rglob("made_with.json"):  # as if the runs came from two other machines
+        made = json.loads(record.read_text())
+        record.write_text(json.dumps(made | {"torch": "1.0", "device": record.parent.name[:1]}))
+    assert bench(suite, tmp_path).exit_code == 0
+    elsewhere = json.loads((tmp_path / "out" / "tiny.json").read_text())["versions"]
+    assert elsewhere["torch"] == "1.0"
+    assert set(elsewhere["device"].split(" and ")) == {"c", "r"}
+
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "work").rglob("model.safetensors")}
     assert bench(suite, tmp_path).exit_code == 0
     assert {
@@ -148,6 +158,15 @@ def test_keys_change_with_what_changes_the_result(tiny_config: dict[str, Any]) -
         assert run_key(make_config(with_overrides(tiny_config, [indifferent]))) == key
     for telling in ("training.lr=0.5", "seed=3", "loss.margin=0.9", "data.ood=[digits]"):
         assert run_key(make_config(with_overrides(tiny_config, [telling]))) != key
+
+
+def test_keys_are_those_of_before_there_were_younger_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    from doubtless.methods.deterministic import Deterministic
+
+    monkeypatch.setattr(Deterministic, "version", 1)
+    plain = {"method": "deterministic", "data": {"source": "fashion-sample", "ood": ["digits"]}}
+    assert run_key(make_config(plain)) == "c1fb5162e730"  # worked out before there was evaluation.ood_ratio
+    assert run_key(make_config(with_overrides(plain, ["evaluation.ood_ratio=2.6"]))) != "c1fb5162e730"
 
 
 def test_key_changes_with_the_method_s_version(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,10 +42,11 @@ def test_scikit_learn_agrees() -> None:
     truth, score = torch.cat([torch.zeros(300), torch.ones(120)]), torch.cat([inside, outside])
     assert auroc(inside, outside) == pytest.approx(roc_auc_score(truth, score))
     assert auprc(inside, outside) == pytest.approx(average_precision_score(truth, score))
-    weight = torch.cat([torch.full((300,), 1 / 300), torch.full((120,), 1 / 120)])
-    assert auprc(inside, outside, ratio=1) == pytest.approx(
-        average_precision_score(truth, score, sample_weight=weight)
-    )
+    for ratio in (0.1, 1, 2.6032):
+        weight = torch.cat([torch.ones(300).double() / 300, torch.ones(120).double() * ratio / 120])
+        assert auprc(inside, outside, ratio=ratio) == pytest.approx(
+            average_precision_score(truth, score, sample_weight=weight), abs=1e-12
+        )
 
 
 def test_reweighting_is_a_larger_set() -> None:
@@ -60,6 +61,15 @@ def test_reweighting_is_a_larger_set() -> None:
 
 
 @settings(deadline=None)
+@given(values, values, st.integers(1, 5))
+def test_a_ratio_is_copies_of_the_ood_set(inside: list[float], outside: list[float], copies: int) -> None:
+    """Every OOD item three times is a ratio three times as high."""
+    ratio = Fraction(copies * len(outside), len(inside))
+    found = auprc(torch.tensor(inside), torch.tensor(outside), ratio=float(ratio))
+    assert found == pytest.approx(reference.average_precision(inside, outside * copies), abs=1e-12)
+
+
+@settings(deadline=None)
 @given(values, values, st.data())
 def test_weights_are_copies(inside: list[float], outside: list[float], data: st.DataObject) -> None:
     pair = torch.tensor(inside), torch.tensor(outside)
@@ -71,11 +81,12 @@ def test_weights_are_copies(inside: list[float], outside: list[float], data: st.
         torch.tensor(places).bincount(minlength=len(part)).double().unsqueeze(0)
         for places, part in zip(drawn, pair, strict=True)
     ]
-    found = detection_form(*pair)(*weights)
+    found = detection_form(*pair, ratio=3)(*weights)
     copied = [part[places] for part, places in zip(pair, drawn, strict=True)]
     assert float(found["auroc"]) == pytest.approx(auroc(*copied), abs=1e-12)
     assert float(found["auprc"]) == pytest.approx(auprc(*copied), abs=1e-12)
-    assert float(found["auprc_reweighted"]) == pytest.approx(auprc(*copied, ratio=1), abs=1e-12)
+    assert float(found["auprc_balanced"]) == pytest.approx(auprc(*copied, ratio=1), abs=1e-12)
+    assert float(found["auprc_reweighted"]) == pytest.approx(auprc(*copied, ratio=3), abs=1e-12)
     assert float(found["fpr95"]) == pytest.approx(fpr95(*copied), abs=1e-12)
 
 
@@ -116,5 +127,7 @@ def test_bad_input_is_a_sentence() -> None:
         auroc(torch.zeros(2), torch.tensor([torch.nan]))
     with pytest.raises(InputError, match="positive number of OOD items"):
         auprc(torch.zeros(2), torch.ones(2), ratio=0)
+    with pytest.raises(InputError, match="got inf"):
+        auprc(torch.zeros(2), torch.ones(2), ratio=math.inf)
     with pytest.raises(InputError, match="in-distribution uncertainty must be one number an item"):
         fpr95(torch.zeros(0), torch.ones(2))

@@ -155,7 +155,36 @@ def test_a_gaussian_gets_everything() -> None:
     lines = {"uncertainty", "oracle", "random", "distance", "ratio", "spread", "norm"}
     assert set(found.curves["sparsification"]) == set(found.curves["risk_coverage"]) == lines
     assert found.protocol["ood_ratio"] == {"other": 50 / 120}
+    assert "ood_reweighted_to" not in found.protocol
     assert any("perfect retriever scores 0.45" in note for note in found.protocol["notes"])
+
+
+def test_auprc_at_a_papers_ratio_is_measured_of_every_uncertainty() -> None:
+    (embedding, labels), (stranger, _) = toy(), toy(5, count=40)
+    generator = torch.Generator().manual_seed(2)
+    own, foreign = torch.rand(120, generator=generator), 0.3 + torch.rand(40, generator=generator)
+    options: dict[str, Any] = QUICK | {"bootstrap": 30, "ood": {"o": stranger}}
+    options |= {"doubts": {"doubt": own}, "ood_doubts": {"o": {"doubt": foreign}}}
+    found = evaluate(embedding, labels, ood_ratio=3, **options)
+    name = "ood_auprc_reweighted/o"
+    assert found.protocol["ood_reweighted_to"] == 3
+    assert embedding.uncertainty is not None
+    assert stranger.uncertainty is not None
+    for row, inside, outside in (
+        (found.measures, embedding.uncertainty, stranger.uncertainty),
+        (found.doubts["doubt"], own, foreign),
+        (found.baselines["norm"], -embedding.location.norm(dim=1), -stranger.location.norm(dim=1)),
+    ):
+        crowd = outside.tolist() * 9  # 40 strangers to 120: nine times as many are three to one
+        assert row[name].value == pytest.approx(reference.average_precision(inside.tolist(), crowd))
+        assert row[name].low is not None
+        assert row[name].high is not None
+        assert row[name].low < row[name].value < row[name].high
+    assert all(name in row for row in found.baselines.values())
+    plain = evaluate(embedding, labels, **options)
+    for before, after in ((plain.measures, found.measures), (plain.doubts["doubt"], found.doubts["doubt"])):
+        assert name not in before
+        assert {metric: value for metric, value in after.items() if metric != name} == before
 
 
 def test_points_have_free_baselines_only(tmp_path: Path) -> None:
@@ -283,6 +312,7 @@ def test_default_ks_reach_as_far_as_the_gallery_and_asked_ones_must() -> None:
         ({"ood_uncertainty": {"x": torch.zeros(3)}}, "not among the OOD sets"),
         ({"ks": (0,)}, "positive integers"),
         ({"bootstrap": -1}, "0 or more, got -1"),
+        ({"ood_ratio": 0.0}, "ood_ratio must be a positive number of OOD items to one other, got 0.0"),
         ({"consensus_samples": -1}, "0 or more, got -1"),
         ({"labels": torch.arange(120)}, "no query has a positive"),
     ],

@@ -11,12 +11,12 @@ import torch
 
 from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
-from doubtless.bench.worker import read_queries
+from doubtless.bench.worker import MADE_WITH, read_queries
 from doubtless.data import open_source
 from doubtless.evaluation import Comparison, Evaluation, QueryRecord
 from doubtless.evaluation.bootstrap import Form, mean_form, paired_bootstraps
 from doubtless.evaluation.uncertainty import RISKS, coverage_name, selective_form
-from doubtless.files import write_json
+from doubtless.files import read_json, write_json
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
 from doubtless.report.catalogue import better
 from doubtless.training import Run, open_run_data
@@ -120,7 +120,7 @@ def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> Comparison
     """JSON and HTML of the suite, with everything needed to make them again."""
     rows = read_results(jobs, metrics=suite.metrics)
     table = make_table(suite, rows)
-    made_with = versions()
+    made_with = _made_with(jobs)
     command = recorded_command()
     write_json(
         folder / f"{suite.name}.json",
@@ -148,6 +148,14 @@ def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> Comparison
         label_names=open_source(jobs[0].config.data.source, root=jobs[0].config.data.root).label_names,
     )
     return table
+
+
+def _made_with(jobs: Sequence[Job]) -> dict[str, str]:
+    """Versions and device that measured the runs, which need not be those that draw the table; all, if several."""
+    records = [read_json(file) for job in jobs if job.is_done and (file := job.folder / MADE_WITH).exists()]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    values = {name: dict.fromkeys(record[name] for record in records if name in record) for name in names}
+    return {name: " and ".join(found) for name, found in values.items()} or versions()
 
 
 def _run_record(job: Job) -> dict[str, Any]:

@@ -18,7 +18,14 @@ from doubtless.data.locate import locate
 from doubtless.methods import method_class
 
 # What does not change a result: where data lies, how many hands load it, what device computes.
-INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes")}
+INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes", "compile")}
+
+# Keys younger than the first results, with the value that is what was done before there was such a key.
+YOUNGER: dict[tuple[str, str], Any] = {
+    ("evaluation", "data"): None,
+    ("evaluation", "ood_ratio"): None,
+    ("loss", "pairs"): "all",
+}
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,14 @@ def run_key(config: Config) -> str:
     for section, keys in INDIFFERENT.items():
         for key in keys:
             plain[section].pop(key, None)
+    for (section, key), before in YOUNGER.items():
+        if plain[section][key] == before:
+            del plain[section][key]
+    if config.training.precision == "auto":  # as much as the device allows: no other result is meant
+        plain["training"]["precision"] = "32"
     data = config.data
     sources = [data.source, *data.ood]
-    if config.evaluation.data is None:
-        del plain["evaluation"]["data"]  # keys are those of before there was such a thing
-    else:
+    if config.evaluation.data is not None:
         sources.append(config.evaluation.data)
     parts = {
         "config": plain,

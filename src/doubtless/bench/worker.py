@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from safetensors.torch import load_file, save
 
 from doubtless.config import load_config
@@ -17,7 +18,10 @@ from doubtless.errors import DoubtlessError
 from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import write_bytes, write_json, write_text
 from doubtless.training import Run, train_run
-from doubtless.training.run_evaluation import RunEvaluation
+from doubtless.training.acceleration import best_device
+from doubtless.training.run_evaluation import RunEvaluation, versions
+
+MADE_WITH = "made_with.json"
 
 
 def make_run(config_path: Path, folder: Path, *, train_only: bool = False) -> None:
@@ -45,8 +49,11 @@ def measure_again(config_path: Path, folder: Path, base: Path) -> None:
 
 
 def _keep(found: Evaluation, folder: Path) -> None:
-    """Queries are written last: the run is done."""
+    """What measured the run, then its queries: with them the run is done."""
     assert found.queries is not None
+    device = best_device("auto")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    write_json(folder / MADE_WITH, {**versions(), "device": name})
     write_bytes(folder / "queries.safetensors", save(as_tensors(found.queries)))
 
 

@@ -20,6 +20,12 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Threads that decode; d
 BatchSize = Annotated[
     int | None, typer.Option(min=1, help="Images a batch; default 32 on a CPU, 256 on a GPU.")
 ]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Embed on a Ray cluster: local (this machine alone), auto, or host:port.")
+]
+RayCpus = Annotated[
+    int | None, typer.Option(min=1, help="Ray: cores a worker; default: torch's threads here.")
+]
 
 
 def embed(
@@ -42,14 +48,9 @@ def embed(
             "--format", help="What parts are: safetensors, or parquet, which other programs read too."
         ),
     ] = "safetensors",
-    ray: Annotated[
-        str | None,
-        typer.Option(help="Embed on a Ray cluster: local (this machine alone), auto, or host:port."),
-    ] = None,
+    ray: RayAddress = None,
     ray_workers: Annotated[int | None, typer.Option(min=1, help="Ray: at most so many workers.")] = None,
-    ray_cpus: Annotated[
-        int | None, typer.Option(min=1, help="Ray: cores a worker; default: torch's threads here.")
-    ] = None,
+    ray_cpus: RayCpus = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
     """Embed all images of some sources. Killed, the same command continues; bad images are listed in bad.csv.

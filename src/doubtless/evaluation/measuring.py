@@ -25,13 +25,6 @@ from doubtless.evaluation.uncertainty import (
 Table = dict[str, dict[str, Measure]]
 """Whose (an uncertainty's name, or "values" for what needs none) → metric → Measure."""
 
-OOD_NAMES = {
-    "auroc": "ood_auroc",
-    "auprc": "ood_auprc",
-    "auprc_reweighted": "ood_auprc_balanced",
-    "fpr95": "ood_fpr95",
-}
-
 
 class Meter:
     """Measures several forms over the same draws of the same items."""
@@ -90,13 +83,15 @@ def error_curves(doubts: Doubts, correct: Tensor) -> dict[str, dict[str, Curve]]
     return {"sparsification": removed, "risk_coverage": risk}
 
 
-def detection_measures(inside: Doubts, outside: Doubts, *, name: str, meter: Meter) -> Table:
-    """What each uncertainty that both sets have knows of the OOD set `name`."""
+def detection_measures(
+    inside: Doubts, outside: Doubts, *, name: str, meter: Meter, ratio: float | None = None
+) -> Table:
+    """What each uncertainty that both sets have knows of the OOD set `name`; AUPRC at `ratio` : 1 too, if given."""
     shared = [source for source in inside if source in outside]
     sizes = [len(next(iter(part.values()))) for part in (inside, outside)]
-    forms = {source: ood.detection_form(inside[source], outside[source]) for source in shared}
+    forms = {source: ood.detection_form(inside[source], outside[source], ratio=ratio) for source in shared}
     return {
-        source: {f"{OOD_NAMES[metric]}/{name}": measure for metric, measure in found.items()}
+        source: {f"ood_{metric}/{name}": measure for metric, measure in found.items()}
         for source, found in meter(forms, sizes).items()
     }
 

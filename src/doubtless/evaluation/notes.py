@@ -27,8 +27,13 @@ def count(setting: Setting, strangers: Mapping[str, Doubts]) -> dict[str, int]:
     return counts | {f"ood/{name}": len(doubts["distance"]) for name, doubts in strangers.items()}
 
 
-def describe(setting: Setting, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Which protocol, and how many OOD items stand against one query: what `ood_auprc` depends on."""
+def describe(
+    setting: Setting, counts: Mapping[str, int], *, reweighted_to: float | None = None
+) -> dict[str, Any]:
+    """Which protocol, and how many OOD items stand against one query: what `ood_auprc` depends on.
+
+    `reweighted_to`: the ratio of `ood_auprc_reweighted`, where it was measured.
+    """
     ratios = {
         name.removeprefix("ood/"): size / counts["queries"] for name, size in counts.items() if "/" in name
     }
@@ -38,7 +43,8 @@ def describe(setting: Setting, counts: Mapping[str, int]) -> dict[str, Any]:
         if isinstance(setting.labels, Positions)
         else "of the same label"
     )
-    return {"kind": kind, "right": right, "score": setting.search.score, "ood_ratio": ratios}
+    asked = {} if reweighted_to is None else {"ood_reweighted_to": reweighted_to}
+    return {"kind": kind, "right": right, "score": setting.search.score, "ood_ratio": ratios, **asked}
 
 
 def write_notes(

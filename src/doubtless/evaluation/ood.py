@@ -7,6 +7,7 @@ sure of all; NaN is refused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -41,8 +42,7 @@ def auprc(inside: Tensor, outside: Tensor, *, ratio: float | None = None) -> flo
     """
     if ratio is None:
         return _value(inside, outside, "auprc")
-    if not ratio > 0:
-        raise InputError(f"ratio must be a positive number of OOD items to one other, got {ratio}.")
+    check_ratio(ratio, "ratio")
     return _value(inside, outside, "auprc_reweighted", ratio=ratio)
 
 
@@ -51,8 +51,14 @@ def fpr95(inside: Tensor, outside: Tensor) -> float:
     return _value(inside, outside, "fpr95")
 
 
-def detection_form(inside: Tensor, outside: Tensor, *, ratio: float = 1.0) -> PairForm:
-    """auroc, auprc, auprc_reweighted (to `ratio`), fpr95 of weighted items, from one sort."""
+def check_ratio(ratio: float | None, name: str) -> None:
+    """Refuses what no two sets can stand at; None asks for none."""
+    if ratio is not None and not 0 < ratio < math.inf:
+        raise InputError(f"{name} must be a positive number of OOD items to one other, got {ratio}.")
+
+
+def detection_form(inside: Tensor, outside: Tensor, *, ratio: float | None = None) -> PairForm:
+    """auroc, auprc, auprc_balanced, fpr95 of weighted items, and auprc_reweighted to a `ratio`; from one sort."""
     check_scores(inside, "the in-distribution uncertainty")
     check_scores(outside, "the OOD uncertainty")
     ranking = Ranking.of(torch.cat([inside.double(), outside.double()]), descending=True)
@@ -63,13 +69,14 @@ def detection_form(inside: Tensor, outside: Tensor, *, ratio: float = 1.0) -> Pa
         )  # (b, g)
         true = ranking.totals(torch.cat([torch.zeros_like(inside_weights), outside_weights], dim=1))
         negatives, positives = false[:, -1:], true[:, -1:]
-        dilution = positives / (ratio * negatives)  # a false alarm's weight once the sets stand at `ratio`
+        equal = false * (positives / negatives)  # false alarms, were there as many of either set
         # as in coverage@risk: 95 % of 20 must be 19 whatever floating point makes of it
         enough = true >= 0.95 * positives * (1 - 1e-12)
         return {
             "auroc": area_under_roc(false, true),  # over falling scores: the inside lies below
             "auprc": _average_precision(true, false),
-            "auprc_reweighted": _average_precision(true, false * dilution),
+            "auprc_balanced": _average_precision(true, equal),
+            **({} if ratio is None else {"auprc_reweighted": _average_precision(true, equal / ratio)}),
             "fpr95": torch.where(enough, false, torch.inf).amin(1) / negatives.squeeze(1),
         }
 
@@ -114,6 +121,6 @@ def _average_precision(true: Tensor, false: Tensor) -> Tensor:
     return (steps(true) * precision).sum(1) / true[:, -1]
 
 
-def _value(inside: Tensor, outside: Tensor, name: str, *, ratio: float = 1.0) -> float:
+def _value(inside: Tensor, outside: Tensor, name: str, *, ratio: float | None = None) -> float:
     ones = [torch.ones(1, len(part), dtype=torch.double, device=part.device) for part in (inside, outside)]
     return float(detection_form(inside, outside, ratio=ratio)(*ones)[name])

@@ -26,6 +26,7 @@ from doubtless.evaluation.doubts import (
 )
 from doubtless.evaluation.neighbors import Neighbors
 from doubtless.evaluation.notes import count, describe, write_notes
+from doubtless.evaluation.ood import check_ratio
 from doubtless.evaluation.relevance import Truth
 from doubtless.evaluation.result import Curve, Evaluation, QueryRecord
 from doubtless.evaluation.scores import ScoreName
@@ -45,6 +46,7 @@ def evaluate(
     ood_uncertainty: Mapping[str, Tensor] | None = None,
     doubts: Mapping[str, Tensor] | None = None,
     ood_doubts: Mapping[str, Mapping[str, Tensor]] | None = None,
+    ood_ratio: float | None = None,
     match_probability: Tensor | None = None,
     score: ScoreName = "direction",
     ks: Sequence[int] | None = None,
@@ -65,6 +67,7 @@ def evaluate(
                         `ood_uncertainty` (name → (o,)) come from outside too, or their metrics are left out
     doubts              name → (n,) further doubts of the queries, such as `Doubt`'s; each is measured beside the
                         learned uncertainty, in `Evaluation.doubts`; `ood_doubts`: OOD set → name → (o,)
+    ood_ratio           OOD items to one query in the paper one compares with: `ood_auprc_reweighted`
     match_probability   (n,) that the first hit is right, such as `Calibrator`'s: `match_ece`, `match_brier`
     score               by what the gallery is searched; consensus and clusters are of directions all the same
     ks                  None: 1, 5, 10 as far as the gallery reaches. One asked for that is too large is an error.
@@ -78,9 +81,10 @@ def evaluate(
     >>> evaluate(Embedding.point(torch.eye(4).repeat(2, 1)), torch.arange(4).repeat(2), bootstrap=0)["recall@1"]
     1.0
     """
+    check_ratio(ood_ratio, "ood_ratio")
     setting = prepare(embedding, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks, score=score)
     options = Options(
-        ks, risks, consensus_samples, clusters, bootstrap, seed, progress or (lambda step: None)
+        ks, risks, ood_ratio, consensus_samples, clusters, bootstrap, seed, progress or (lambda step: None)
     )
     options.tell("neighbours")
     found = setting.neighbors()
@@ -98,6 +102,7 @@ class Options(NamedTuple):
 
     ks: Sequence[int] | None
     risks: Sequence[float]
+    ood_ratio: float | None
     consensus_samples: int
     clusters: bool
     bootstrap: int
@@ -119,9 +124,7 @@ def _measured(
     meter = measuring.Meter(replicates=options.bootstrap, seed=options.seed, device=setting.labels.device)
     tell("retrieval")
     record = _record(setting, found, doubts.get(LEARNED))
-    table, curves = _measure_doubts(
-        setting, record, doubts, strangers, risks=options.risks, meter=meter, tell=tell
-    )
+    table, curves = _measure_doubts(setting, record, doubts, strangers, options=options, meter=meter)
     learned = table.pop(VALUES) | table.pop(LEARNED, {})
     fitted = {name: table.pop(name) for name in doubts if name in given}
     if samples and setting.embedding.uncertainty is not None:
@@ -140,7 +143,7 @@ def _measured(
     counts = count(setting, strangers)
     how: dict[str, Any] = {"samples": samples if "ece" in learned else 0, "bootstrap": options.bootstrap}
     how |= {"seed": options.seed, "notes": write_notes(setting, learned, table, asked=options.ks)}
-    how |= describe(setting, counts)
+    how |= describe(setting, counts, reweighted_to=options.ood_ratio)
     return Evaluation(learned, table, counts, how, curves, _kept(record, doubts), doubts=fitted)
 
 
@@ -150,11 +153,11 @@ def _measure_doubts(
     doubts: Doubts,
     strangers: Mapping[str, Doubts],
     *,
-    risks: Sequence[float],
+    options: Options,
     meter: measuring.Meter,
-    tell: Callable[[str], None],
 ) -> tuple[measuring.Table, dict[str, dict[str, Curve]]]:
     """Numbers and figures of every uncertainty, the learned one and the free ones alike."""
+    tell, risks, ratio = options.tell, options.risks, options.ood_ratio
     tell("errors and intervals")
     counted = {name: doubt[setting.counted] for name, doubt in doubts.items()}
     table = measuring.query_measures(counted, record.correct, record.values, risks=risks, meter=meter)
@@ -162,7 +165,8 @@ def _measure_doubts(
     curves = measuring.error_curves(counted, record.correct)
     for name, stranger in strangers.items():
         tell(f"OOD {name}")
-        for source, found in measuring.detection_measures(doubts, stranger, name=name, meter=meter).items():
+        detected = measuring.detection_measures(doubts, stranger, name=name, meter=meter, ratio=ratio)
+        for source, found in detected.items():
             table[source] |= found
         curves |= measuring.detection_curves(doubts, stranger, name=name)
     return table, curves

@@ -106,6 +106,15 @@ class Method(nn.Module):
         """False: there is no training loop, only `finish` runs."""
         return True
 
+    @property
+    def repeats_its_step(self) -> bool:
+        """Whether within an epoch every call of `loss` does the same work, whatever is in the batch.
+
+        No shape that depends on the data, no decision of the host, no Python counter, no waiting for the device.
+        On a GPU such steps are recorded once an epoch and replayed: see `doubtless.training.graphed`.
+        """
+        return False
+
     def stages(self) -> dict[str, Config]:
         """Runs that must be finished before this one: folder below its own → configuration."""
         return {}

@@ -29,6 +29,10 @@ class Deterministic(Method):
         total = self.metric_loss(embeddings, gather(batch.labels))
         return Losses(total, {})
 
+    @property
+    def repeats_its_step(self) -> bool:
+        return self.metric_loss.peer is None  # those of pytorch-metric-learning pick tuples by their values
+
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.point(self.head(features))
 

@@ -97,6 +97,7 @@ class Dvml(Deterministic):
     sections: ClassVar[Mapping[str, type[Section]]] = {"dvml": DvmlOptions}
     weights: Tensor
     kl_sum: Tensor
+    kl_steps: Tensor
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -110,7 +111,7 @@ class Dvml(Deterministic):
         weights = [[getattr(phase, name) for name in LOSSES] for phase in (options.phase1, options.phase2)]
         self.register_buffer("weights", torch.tensor(weights), persistent=False)  # (2, 4)
         self.register_buffer("kl_sum", torch.zeros(()), persistent=False)  # of the epoch, on the device
-        self._kl_steps = 0
+        self.register_buffer("kl_steps", torch.zeros(()), persistent=False)
         self._warned = False
         self.epoch = 0
 
@@ -121,7 +122,7 @@ class Dvml(Deterministic):
     def begin_epoch(self, epoch: int) -> None:
         self._look_for_collapse()
         self.kl_sum.zero_()
-        self._kl_steps = 0
+        self.kl_steps.zero_()
         self.epoch = epoch
 
     def loss(self, batch: Batch) -> Losses:
@@ -134,7 +135,7 @@ class Dvml(Deterministic):
             total = weights @ torch.stack([losses[name] for name in LOSSES])
         if self.training:
             self.kl_sum += losses["kl"].detach()
-            self._kl_steps += 1
+            self.kl_steps += 1
         return Losses(total, losses | {f"{name}_weight": weights[place] for place, name in enumerate(LOSSES)})
 
     def losses(self, features: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -184,9 +185,9 @@ class Dvml(Deterministic):
 
     def _look_for_collapse(self) -> None:
         """Says once that the variation has become the prior, whatever the image, if it has over the last epoch."""
-        if self._warned or not self._kl_steps or not is_main():
+        if self._warned or not int(self.kl_steps) or not is_main():
             return
-        mean = float(self.kl_sum) / self._kl_steps
+        mean = float(self.kl_sum / self.kl_steps)
         if mean < COLLAPSED:
             weight = float(self.weights[self.phase - 1, LOSSES.index("kl")])
             warnings.warn(

@@ -59,6 +59,10 @@ class Hib(Method):
         """a > 0."""
         return softplus(self.raw_scale)
 
+    @property
+    def repeats_its_step(self) -> bool:
+        return True
+
     def loss(self, batch: Batch) -> Losses:
         features = self.features(batch.inputs)
         # Distances of near samples are differences of near-equal numbers: never in half precision.

@@ -43,6 +43,10 @@ class TripletFamily(Method):
     def batch_kind(self) -> BatchKind:
         return "tuples" if self.mining.cache else super().batch_kind
 
+    @property
+    def repeats_its_step(self) -> bool:
+        return self.miner is None
+
     def direction_and_variance(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Features (n, poolings · F) to unit means (n, D − 1) and the variance head's raw numbers (n, 1)."""
         of_mean, of_variance = features, features

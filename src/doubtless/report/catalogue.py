@@ -88,6 +88,11 @@ _MEANINGS = {
         OOD,
         "The same, re-weighted to as many foreign as known images: comparable between sets.",
     ),
+    "ood_auprc_reweighted": Meaning(
+        "OOD AUPRC at a stated ratio",
+        OOD,
+        "The same, re-weighted to the set sizes of the paper compared with; the ratio is in the protocol.",
+    ),
     "ood_fpr95": Meaning(
         "OOD FPR95",
         OOD,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def load_model(run: Path) -> Model:
     """A run's model, on the device its configuration allows."""
     import doubtless
-    from doubtless.training.run_evaluation import best_device
+    from doubtless.training.acceleration import best_device
 
     model = doubtless.load(run)
     return model.to(best_device(model.method.config.training.accelerator))

@@ -16,10 +16,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from doubtless.config import Config
 from doubtless.data import BalancedBatches, Batch, Progress, training_batches
 from doubtless.data.loading import TensorBatches, WorkerBatches
-from doubtless.distributed import is_main
+from doubtless.distributed import is_main, world_size
 from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
+from doubtless.training.acceleration import best_device, compiles, precision_of
 from doubtless.training.base_run import take_over
 from doubtless.training.checkpoint import AtomicCheckpoints
 from doubtless.training.display import EpochDisplay
@@ -106,10 +107,17 @@ def _fit(
     if method.batch_kind == "tuples":
         mining = TupleBatches(method, data.train, progress=display.bar if display else None)
     batches = mining or _loader(method, data, progress)
-    module = TrainingModule(method, data.validation, run, mining=mining)
+    if compiles(method.config, method.device, images=len(data.train), size=data.spec.size):
+        method.encoder.backbone.compile()  # in place: names of weights stay as they are
+    module = TrainingModule(method, data.validation, run, mining=mining, graphed=_replays(method))
     loader = EpochLoader(batches, trainer)
     trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
     module.restore_best()
+
+
+def _replays(method: Method) -> bool:
+    """Whether steps are recorded and replayed: on one CUDA device, where a method's steps allow it."""
+    return method.device.type == "cuda" and world_size() == 1 and method.repeats_its_step
 
 
 class EpochLoader:
@@ -124,8 +132,16 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         # A generator: the epoch is asked for with the first batch, when a resumed Trainer knows it.
-        self.loader.epoch = self.trainer.current_epoch
-        yield from self.loader
+        epoch = self.loader.epoch = self.trainer.current_epoch
+        for number, batch in enumerate(self.loader, start=1):
+            if number == len(self) and epoch + 1 < (self.trainer.max_epochs or 0):
+                self._draw_ahead(epoch + 1)
+            yield batch
+
+    def _draw_ahead(self, epoch: int) -> None:
+        """A GPU is still busy with the steps before the last: a good moment to draw the next epoch's batches."""
+        if not isinstance(self.loader, TupleBatches):
+            self.loader.batches.draw_ahead(epoch)
 
 
 def _loader(method: Method, data: RunData, progress: Progress | None) -> TensorBatches | WorkerBatches:
@@ -171,7 +187,7 @@ def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> T
         num_nodes=options.nodes,
         strategy=DDPStrategy(find_unused_parameters=False) if several else "auto",
         max_epochs=options.epochs,
-        precision=PRECISIONS[options.precision],
+        precision=PRECISIONS[precision_of(config, best_device(options.accelerator))],
         plugins=[AtomicCheckpoints()],
         callbacks=callbacks,
         logger=False,

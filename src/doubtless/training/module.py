@@ -18,6 +18,8 @@ from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError, RunError
 from doubtless.files import write_text
 from doubtless.methods import Losses, Method
+from doubtless.training.acceleration import precision_of
+from doubtless.training.graphed import GraphedStep
 from doubtless.training.mining import TupleBatches
 from doubtless.training.parts import embed_images
 from doubtless.training.run import SCHEMA, Run
@@ -39,10 +41,18 @@ class TrainingModule(LightningModule):
     """
 
     def __init__(
-        self, method: Method, validation: ImageSet, run: Run, *, mining: TupleBatches | None = None
+        self,
+        method: Method,
+        validation: ImageSet,
+        run: Run,
+        *,
+        mining: TupleBatches | None = None,
+        graphed: bool = False,
     ) -> None:
         super().__init__()
         self.mining = mining
+        self._graphed = GraphedStep(self._take_step) if graphed else None
+        self.automatic_optimization = not graphed  # a recorded step updates the weights itself
         self.method = method
         self.validation = validation
         self.run_folder = run
@@ -65,25 +75,60 @@ class TrainingModule(LightningModule):
         arguments: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
         if options.optimizer in {"rmsprop", "sgd"}:
             arguments["momentum"] = options.momentum
+        if self.method.device.type == "cuda" and options.optimizer != "rmsprop":  # which has no fused version
+            arguments["fused"] = True
+        if self._graphed is not None and options.optimizer != "sgd":  # which counts no steps
+            arguments["capturable"] = True
         return OPTIMIZERS[options.optimizer](groups, **arguments)
+
+    def on_train_start(self) -> None:
+        """A run begun on another device may come back with moments in another layout than its weights have here."""
+        for parameter, kept in self._optimizer.state.items():
+            for name, value in kept.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    kept[name] = torch.empty_like(parameter).copy_(value)
 
     def on_train_epoch_start(self) -> None:
         epoch = self.current_epoch
         torch.manual_seed(hash((self.method.config.seed, epoch)) & 0x7FFFFFFF)
-        optimizer = self.optimizers()
-        for group in optimizer.param_groups:  # type: ignore[union-attr]
+        for group in self._optimizer.param_groups:
             group["lr"] = self.options.lr * group["lr_factor"] * self.options.lr_decay**epoch
-        self._sums, self._steps, self._began = {}, 0, time.perf_counter()
+        self._steps, self._began = 0, time.perf_counter()
+        for total in self._sums.values():
+            total.zero_()
         self.method.begin_epoch(epoch)
+        if self._graphed is not None:
+            self._graphed.new_epoch()
 
-    def training_step(self, batch: Batch, number: int) -> Tensor:
+    def training_step(self, batch: Batch, number: int) -> Tensor | None:
+        self._steps += 1
+        if self._graphed is None:
+            return self._loss(batch)
+        self._graphed(batch)
+        return None
+
+    def _loss(self, batch: Batch) -> Tensor:
         losses: Losses = self.method.loss(batch)
         for name, value in {"loss": losses.total, **losses.parts}.items():  # sums stay on the device
-            self._sums[name] = (
-                self._sums.get(name, torch.zeros((), device=value.device)) + value.detach().float()
-            )
-        self._steps += 1
+            if name not in self._sums:
+                self._sums[name] = torch.zeros((), device=value.device)
+            self._sums[name] += value.detach()
         return losses.total
+
+    def _take_step(self, batch: Batch) -> None:
+        """A whole step: what Lightning would do, in a form that can be recorded."""
+        optimizer, half = self._optimizer, precision_of(self.method.config, self.method.device) == "bf16"
+        optimizer.zero_grad(set_to_none=True)
+        # Without autocast's cache: half-precision copies of the weights kept from one step would serve them all.
+        with torch.autocast("cuda", torch.bfloat16, enabled=half, cache_enabled=False):
+            loss = self._loss(batch)
+        with torch.autocast("cuda", enabled=False):
+            loss.backward()
+            optimizer.step()
+
+    @property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        return self.trainer.optimizers[0]
 
     def on_train_epoch_end(self) -> None:
         row = {"epoch": float(self.current_epoch)}

@@ -24,6 +24,7 @@ from doubtless.evaluation import Evaluation, Positions, evaluate
 from doubtless.methods import Method
 from doubtless.progress import spinner
 from doubtless.retrieval.doubt import Doubt
+from doubtless.training.acceleration import best_device
 from doubtless.training.parts import open_run_data, whole_source
 from doubtless.training.run import Run
 from doubtless.training.run_doubt import Described, Reader, describe_doubt, doubts_of, fit_run_doubt
@@ -87,6 +88,7 @@ class RunEvaluation:
                 ood=embedded,
                 doubts=rows.pop(QUERIES, None),
                 ood_doubts=rows,
+                ood_ratio=self.options.ood_ratio,
                 score=self.options.score,
                 ks=self.options.ks,
                 bootstrap=bootstrap,
@@ -266,8 +268,3 @@ def _short(name: str) -> str:
     """A source's name without its folder, fit for a metric's or a file's name."""
     kind, _, rest = name.partition(":")
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(rest or kind).stem).strip("-").lower() or "data"
-
-
-def best_device(accelerator: str) -> torch.device:
-    use_gpu = accelerator != "cpu" and torch.cuda.is_available()
-    return torch.device("cuda" if use_gpu else "cpu")

@@ -1,0 +1,89 @@
+"""The suites with all methods in one table: every row is a configuration, every paper's number has a row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from doubtless.bench import load_suite
+from doubtless.bench.suite import Suite
+from doubtless.config import Config
+from doubtless.methods import all_methods
+from doubtless.report.catalogue import OTHER, meaning
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "suites"
+EVERY = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+CLOSED, OPEN = ["fashion", "cifar10"], ["open-omniglot", "open-grocery"]
+NOT_IN_CLOSED = {"pretrained", "triplet"}
+"""Not in tables of closed sets: untrained features, and `triplet`, which in batches is `deterministic`."""
+
+
+@pytest.fixture(params=CLOSED + OPEN)
+def suite(request: pytest.FixtureRequest) -> Suite:
+    return load_suite(FOLDER / f"{request.param}.yaml")
+
+
+def configs(suite: Suite) -> dict[str, Config]:
+    return {row: suite.config(row, suite.seeds[0]) for row in suite.methods}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_row_is_a_configuration(name: str) -> None:
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    assert suite.name == name
+    assert all(config.seed == suite.seeds[0] for config in configs(suite).values())
+
+
+def test_all_methods_are_in_one_table(suite: Suite) -> None:
+    missing = set(all_methods()) - {config.method for config in configs(suite).values()}
+    assert missing <= (NOT_IN_CLOSED if suite.name in CLOSED else {"triplet"})
+    assert len(suite.seeds) == 5
+
+
+def test_rows_share_data_size_and_length(suite: Suite) -> None:
+    found = [config for row, config in configs(suite).items() if row != "recommended"]  # free in all of these
+    assert len({(config.data.source, *config.data.ood) for config in found}) == 1
+    assert len({(config.model.backbone, config.model.dim) for config in found}) == 1
+    assert len({config.training.batch_size for config in found}) == 1
+    assert {config.training.epochs for config in found} - {0} == {20}
+
+
+def test_a_second_stage_has_the_settings_of_its_first(suite: Suite) -> None:
+    for name, row in suite.methods.items():
+        if row.base is None:
+            continue
+        first = suite.methods[row.base]
+        assert row.tuned_as == (row.base if suite.grid_of(row.base) else None)
+        assert suite.config(name, 0).loss == suite.config(row.base, 0).loss
+        assert first.base is None
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_nothing_is_tuned_on_open_sets_again(name: str) -> None:
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    assert not any(suite.grid_of(row) for row in suite.methods)
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_papers_numbers_are_of_rows_and_metrics_that_exist(name: str) -> None:
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    assert suite.published is not None
+    assert set(suite.published.methods) <= set(suite.methods)
+    named = {metric for numbers in suite.published.methods.values() for metric in numbers}
+    assert all(meaning(metric).group != OTHER for metric in named)
+    assert set(suite.published.not_comparable) <= named
+    sets = {"fashion": "mnist", "cifar10": "svhn_test_small"}
+    assert {metric.partition("/")[2] for metric in named} == {"", sets[name]}
+
+
+def test_auprc_stands_beside_the_papers_at_its_set_sizes() -> None:
+    suite = load_suite(FOLDER / "cifar10.yaml")
+    assert {config.evaluation.ood_ratio for config in configs(suite).values()} == {26_032 / 10_000}
+    assert suite.published is not None
+    plain, reweighted = (f"ood_{kind}/svhn_test_small" for kind in ("auprc", "auprc_reweighted"))
+    pairs = {(numbers.get(plain), numbers.get(reweighted)) for numbers in suite.published.methods.values()}
+    assert (0.85, 0.85) in pairs
+    assert all(one == other for one, other in pairs)
+    assert plain in suite.published.not_comparable
+    assert reweighted not in suite.published.not_comparable

@@ -1,0 +1,62 @@
+"""What a training uses of its device without being asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from doubtless.config import make_config, with_overrides
+from doubtless.training.acceleration import COMPILE_PAYS_FROM, best_device, compiles, precision_of
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def timm_config(tiny_config: dict[str, Any]) -> dict[str, Any]:
+    return {**tiny_config, "model": {"backbone": "resnet10t", "dim": 8}}
+
+
+@pytest.fixture
+def fast_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: True)
+
+
+def test_half_precision_is_for_timm_networks_on_a_gpu(tiny_config, timm_config, fast_gpu) -> None:
+    assert precision_of(make_config(timm_config), GPU) == "bf16"
+    assert precision_of(make_config(timm_config), CPU) == "32"
+    assert precision_of(make_config(tiny_config), GPU) == "32"
+    frozen = with_overrides(timm_config, ["model.freeze=true"])
+    assert precision_of(make_config(frozen), GPU) == "32"
+
+
+def test_what_is_asked_for_is_taken(timm_config, fast_gpu) -> None:
+    for asked in ("32", "bf16"):
+        config = make_config(with_overrides(timm_config, [f"training.precision='{asked}'"]))
+        assert precision_of(config, GPU) == precision_of(config, CPU) == asked
+
+
+def test_old_gpus_stay_with_32_bits(timm_config, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert precision_of(make_config(timm_config), GPU) == "32"
+
+
+def test_long_trainings_of_large_networks_are_compiled(tiny_config, timm_config) -> None:
+    config = make_config(with_overrides(timm_config, ["training.epochs=10"]))
+    enough = COMPILE_PAYS_FROM // 10
+    assert compiles(config, GPU, images=enough, size=224)
+    assert not compiles(config, GPU, images=enough - 1, size=224)
+    assert not compiles(config, GPU, images=enough, size=112)
+    assert not compiles(config, CPU, images=enough, size=224)
+    assert not compiles(make_config(tiny_config), GPU, images=10**9, size=28)
+
+
+def test_compiling_can_be_asked_for(tiny_config) -> None:
+    for asked in (True, False):
+        config = make_config({**tiny_config, "training": {**tiny_config["training"], "compile": asked}})
+        assert compiles(config, CPU, images=10, size=28) is asked
+
+
+def test_the_cpu_is_taken_where_it_is_asked_for() -> None:
+    assert best_device("cpu") == CPU

@@ -1,0 +1,32 @@
+"""A run measured with the settings of its configuration's section `evaluation`."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from doubtless.config import EvaluationConfig
+from doubtless.evaluation import Evaluation
+from doubtless.training import Run
+from doubtless.training.run_evaluation import RunEvaluation
+
+
+def test_a_papers_ratio_reaches_the_metrics_and_the_report(tiny_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    run, options = Run.open(tmp_path / "run"), EvaluationConfig(ood_ratio=2.6032)
+    work = RunEvaluation(run, ood=["digits"], options=options)
+    work.measure(bootstrap=5)
+    stored = Evaluation.load(work.folder / "metrics.json")
+    assert stored.protocol["ood_reweighted_to"] == 2.6032
+    for row in (*stored.doubts.values(), *stored.baselines.values()):
+        found = row["ood_auprc_reweighted/digits"]
+        assert found.low is not None
+        assert (
+            found.value >= row["ood_auprc_balanced/digits"].value
+        )  # more strangers are found more precisely
+    page = (work.folder / "report.html").read_text()
+    assert "OOD AUPRC at a stated ratio" in page
+    assert re.search(r"ood reweighted to</dt>\s*<dd>2\.603<", page)
+    plain = RunEvaluation(run, ood=["digits"]).measure(bootstrap=0, report=False)
+    assert "ood_auprc_reweighted/digits" not in plain.doubts["doubt"] | plain.baselines["distance"]
