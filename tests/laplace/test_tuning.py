@@ -117,7 +117,8 @@ def test_rows_are_cut_without_a_trace(
     posterior, features, labels = problem
     embedding = posterior.predict(features)
     whole = error_auroc(embedding, labels), match_likelihood(embedding, labels)
-    monkeypatch.setattr("doubtless.laplace.criteria.ELEMENTS", 45 * 7)
+    for sizes in ("ELEMENTS", "AT_ONCE"):
+        monkeypatch.setattr(f"doubtless.laplace.criteria.{sizes}", {"cpu": 45 * 7})
     assert (error_auroc(embedding, labels), match_likelihood(embedding, labels)) == pytest.approx(whole)
 
 
@@ -192,7 +193,9 @@ def test_wrong_input_gets_a_sentence(problem: tuple[DiagonalPosterior, Tensor, T
     with pytest.raises(InputError, match="no uncertainty to score"):
         error_auroc(Embedding.point(features), labels)
     with pytest.raises(InputError, match="at least 2 items, got 1"):
-        error_auroc(Embedding.point(features[:1]), labels[:1])
+        error_auroc(posterior.predict(features[:1]), labels[:1])
+    with pytest.raises(InputError, match="scores all items; leave out queries"):
+        tune(posterior, features, labels, criterion=lambda *_: 0.0, queries=torch.arange(3))
     flat = DiagonalPosterior(torch.ones(1, 1), None, torch.zeros(1, 1), None, scale=1.0, prior_precision=1.0)
     for broken in (default_scales, lambda posterior: marginal_prior_precision(posterior, 1.0)):
         with pytest.raises(InputError, match="all 0"):

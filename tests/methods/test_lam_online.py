@@ -152,6 +152,41 @@ def test_mined_pairs_are_those_of_the_miner(miner: str) -> None:
     assert float(method.loss(batch).total.detach()) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["semi-hard", "hard"])
+def test_chosen_pairs_are_those_of_the_miner(kind: str) -> None:
+    """Loss, gradient and curvature of `loss.pairs` are those of the miner that picks such triplets."""
+    found = {}
+    miner = {
+        "name": "TripletMarginMiner",
+        "arguments": {"margin": 0.7, "type_of_triplets": kind.replace("-", "")},
+    }
+    for name, loss in {"ours": {"pairs": kind}, "miner": {"miner": miner}, "all": {}}.items():
+        method = a_method(loss, prior_precision=1e9)
+        torch.manual_seed(3)
+        total = method.loss(a_batch()).total
+        total.backward()
+        found[name] = (total.detach(), method.head.weight.grad, *method.laplace.curvature.value())
+    for one, other in zip(found["ours"], found["miner"], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert float(found["ours"][0]) != pytest.approx(float(found["all"][0]), rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["semi-hard", "hard"])
+def test_choosing_pairs_reads_nothing_back_and_may_choose_none(kind: str) -> None:
+    with FakeTensorMode():
+        method = a_method({"pairs": kind})
+        inputs = torch.empty(8, 1, 12, 12), torch.zeros(8, dtype=torch.long), torch.arange(8)
+        method.loss(Batch(*inputs)).total.backward()
+    method = a_method({"pairs": kind})
+    total = method.loss(a_batch(2, labels=list(range(8)))).total  # no two alike: no triplet
+    total.backward()
+    assert float(total.detach()) == 0
+    assert int(method.laplace.curvature.steps) == 0
+    gradients = [p.grad for p in method.parameters() if p.grad is not None]
+    assert gradients
+    assert not any(bool(g.any()) for g in gradients)
+
+
 def test_other_losses_and_miners_get_a_sentence() -> None:
     with pytest.raises(InputError, match="contrastive loss only, got loss 'triplet'"):
         a_method({"name": "triplet"})
@@ -159,6 +194,8 @@ def test_other_losses_and_miners_get_a_sentence() -> None:
         a_method({"arguments": {"pos_margin": 0}})
     with pytest.raises(InputError, match="did you mean 'MultiSimilarityMiner'"):
         a_method({"miner": {"name": "MultiSimilarityMinr"}})
+    with pytest.raises(InputError, match="both choose pairs; set one of them"):
+        a_method({"miner": {"name": "MultiSimilarityMiner"}, "pairs": "hard"})
     with pytest.raises(InputError, match=r"laplace\.margin is for lam-posthoc"):
         a_method(margin=0.5)
 

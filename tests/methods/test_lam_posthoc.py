@@ -170,25 +170,60 @@ def test_any_loss_may_train_it(tiny_config) -> None:
     assert curvature_options(given)["negative_weight"] == 0.0
 
 
-def test_tuning_takes_no_more_images_than_asked_for(run: Run) -> None:
+@pytest.mark.parametrize(
+    ("gallery", "expected"),
+    [(None, (20, None)), (30, (30, 20)), (1000, (48, 20)), (2, (20, None))],
+)
+def test_tuning_takes_no_more_images_than_asked_for(
+    run: Run, gallery: int | None, expected: tuple[int, int | None]
+) -> None:
+    """Images and, where their neighbours are more than themselves, which of them are asked."""
     method, data = run.load_method(), open_run_data(run.config, split=run.split)
-    seen: list[int] = []
+    seen: list[tuple[int, int | None]] = []
     part = part_of(method, data.validation)
     from doubtless.methods import laplace_head
 
     original = laplace_head.tune
-    options = method.laplace.options.tune.model_copy(update={"images": 20, "grid": 2})
+    options = method.laplace.options.tune.model_copy(update={"images": 20, "grid": 2, "gallery": gallery})
     method.laplace.options = method.laplace.options.model_copy(update={"tune": options})
 
     def watching(posterior: Any, features: torch.Tensor, labels: torch.Tensor, **named: Any) -> Any:
-        seen.append(len(features))
+        queries = named["queries"]
+        seen.append((len(features), None if queries is None else len(queries.unique())))
         return original(posterior, features, labels, **named)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(laplace_head, "tune", watching)
         method.laplace.tune(method.head, part)
-    assert seen == [20]
+    assert seen == [expected]
     assert len(part.labels) == 48
+
+
+def test_a_ratio_that_is_given_is_held(run: Run) -> None:
+    """λ/(τ · mean H), at whatever τ the criterion chooses."""
+    method, data = run.load_method(), open_run_data(run.config, split=run.split)
+    for ratio in (1e-3, 10.0):
+        options = method.laplace.options.tune.model_copy(update={"grid": 5, "ratio": ratio})
+        method.laplace.options = method.laplace.options.model_copy(update={"tune": options})
+        method.laplace.tune(method.head, part_of(method, data.validation))
+        tau, prior = float(method.laplace.scale), float(method.laplace.prior_precision)
+        mean = float(method.laplace.posterior(method.head).flat_curvature().mean())
+        assert prior / (tau * mean) == pytest.approx(ratio, rel=1e-4)
+        assert method.record()["trials"] == 5
+
+
+def test_pairs_are_chosen_for_training_only(tiny_config) -> None:
+    """The posterior is that of all pairs, whichever the loss took."""
+    mined = make_config(posthoc(tiny_config, loss={"pairs": "semi-hard"}))
+    assert curvature_options(mined) == curvature_options(make_config(posthoc(tiny_config)))
+
+
+def test_a_configuration_without_a_gallery_is_written_as_ever(tiny_config) -> None:
+    """Runs are found again by a hash of what is written."""
+    plain = make_config(posthoc(tiny_config)).to_dict()["laplace"]["tune"]
+    assert plain == {"criterion": "consensus-ece", "prior": "marginal", "grid": 50, "images": 2000}
+    larger = make_config(posthoc(tiny_config, laplace={"tune": {"gallery": 10_000}}))
+    assert larger.to_dict()["laplace"]["tune"] == {**plain, "gallery": 10_000}
 
 
 def test_it_is_deterministic_until_it_is_finished(tiny_config, run: Run) -> None:

@@ -2,12 +2,15 @@
 
 Each takes an `Embedding` and labels (n,), and retrieves leave-one-out: every item's neighbours are all the
 others, found by direction. They are what `tune` maximises, not what is reported: `doubtless.evaluation` does that.
+
+`tune` scores many posteriors of the same items at once, a `Grid`: on a GPU a question to the device takes as long
+as the answer's arithmetic, so it is asked once, at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,23 +21,29 @@ if TYPE_CHECKING:
     from doubtless.embedding import Embedding
 
 Criterion = Callable[["Embedding", Tensor], float]
+Draw = Callable[[Tensor], Iterable[Tensor]]
+"""Rows (r,) to draws (draws, r, D) of them, for one point of a grid after the other."""
 
-ELEMENTS = 2**24  # of the largest intermediate: similarities are computed for so many rows at a time
+ELEMENTS = {"cpu": 2**24, "cuda": 2**26}  # similarities of as many rows as are drawn, or scored, at a time
+AT_ONCE = {"cpu": 2**19, "cuda": 2**26}  # of them in memory: as a cache holds, or as keep a GPU busy
+BLOCK = 64  # on a CPU the largest of a block is found several times faster than its place
 SUREST = 1e12  # a concentration above this is as good as none: the soft maximum is a maximum
+
+
+class Grid(NamedTuple):
+    """G distributions of the same n items: Gaussians around one location, pushed onto the sphere."""
+
+    location: Tensor  # (n, D)
+    variance: Tensor  # (G, n, D)
+    direction: Tensor  # (G, n, D)
+    uncertainty: Tensor  # (G, n)
+    queries: Tensor  # (q,), which items are scored; all n are their neighbours
 
 
 def error_auroc(embedding: Embedding, labels: Tensor) -> float:
     """How well uncertainty tells wrong nearest neighbours from right ones: the chance that a wrong one is less
     sure than a right one, ties half. ½ where all are wrong or all are right."""
-    wrong = torch.cat(
-        [labels[best.argmax(1)] != labels[rows] for rows, best in _similarities(embedding.direction)]
-    )
-    uncertainty = _uncertainty(embedding)
-    wrongs, rights = uncertainty[wrong], uncertainty[~wrong].sort().values
-    if len(wrongs) == 0 or len(rights) == 0:
-        return 0.5
-    below = torch.searchsorted(rights, wrongs) + torch.searchsorted(rights, wrongs, right=True)
-    return float(below.double().sum()) / (2 * len(wrongs) * len(rights))
+    return float(_error_auroc(embedding.direction, _uncertainty(embedding), labels, _all(labels)))
 
 
 def match_likelihood(embedding: Embedding, labels: Tensor) -> float:
@@ -44,16 +53,7 @@ def match_likelihood(embedding: Embedding, labels: Tensor) -> float:
     of a von Mises-Fisher query at each of the others, normalised over them: too sure and too unsure both cost.
     Items whose label no other has are left out.
     """
-    concentration = _uncertainty(embedding).double().reciprocal().clamp_max(SUREST)
-    logs = []
-    for rows, similarity in _similarities(embedding.direction):
-        bets = concentration[rows].unsqueeze(1) * similarity.double()  # (rows, n); −inf for the item itself
-        matches = labels[rows].unsqueeze(1) == labels
-        matches[torch.arange(len(rows), device=rows.device), rows] = False
-        right = bets.masked_fill(~matches, -torch.inf).logsumexp(1)
-        logs.append((right - bets.logsumexp(1))[matches.any(1)])
-    found = torch.cat(logs)
-    return float(found.mean()) if len(found) else 0.0
+    return float(_match_likelihood(embedding.direction, _uncertainty(embedding), labels, _all(labels)))
 
 
 def negative_consensus_ece(
@@ -66,38 +66,153 @@ def negative_consensus_ece(
 ) -> float:
     """Minus the expected calibration error of votes: every item is drawn many times, each draw votes for the
     label of its nearest neighbour, and the winner's share should be how often winners are right."""
+
+    def draw(rows: Tensor) -> Iterator[Tensor]:
+        yield embedding[rows].sample(draws, generator=generator)
+
+    directions = embedding.direction.unsqueeze(0)
+    return -float(_consensus_ece(directions, labels, _all(labels), draw, draws=draws, bins=bins))
+
+
+def error_auroc_of_grid(grid: Grid, labels: Tensor) -> Tensor:
+    """`error_auroc` of every point, (G,)."""
+    pairs = zip(grid.direction, grid.uncertainty, strict=True)
+    return torch.stack([_error_auroc(direction, doubt, labels, grid.queries) for direction, doubt in pairs])
+
+
+def match_likelihood_of_grid(grid: Grid, labels: Tensor) -> Tensor:
+    """`match_likelihood` of every point, (G,)."""
+    pairs = zip(grid.direction, grid.uncertainty, strict=True)
+    return torch.stack(
+        [_match_likelihood(direction, doubt, labels, grid.queries) for direction, doubt in pairs]
+    )
+
+
+def negative_consensus_ece_of_grid(
+    grid: Grid, labels: Tensor, *, generator: torch.Generator, draws: int = 100, bins: int = 10
+) -> Tensor:
+    """`negative_consensus_ece` of every point, (G,), all with the same standard normal draws."""
+    location, deviation = grid.location, grid.variance.sqrt()
+
+    def draw(rows: Tensor) -> Iterator[Tensor]:
+        shape = (draws, len(rows), location.shape[1])
+        noise = torch.randn(shape, generator=generator, dtype=location.dtype, device=location.device)
+        for point in deviation:  # not normalised: neighbours are the same
+            yield torch.addcmul(location[rows], point[rows], noise)
+
+    return -_consensus_ece(grid.direction, labels, grid.queries, draw, draws=draws, bins=bins)
+
+
+@torch.no_grad()
+def _error_auroc(direction: Tensor, uncertainty: Tensor, labels: Tensor, queries: Tensor) -> Tensor:
+    uncertainty = uncertainty[queries]
+    wrong = labels[_nearest(direction[queries], direction, without=queries)] != labels[queries]  # (q,)
+    rights = (~wrong).sum()
+    ordered = uncertainty.masked_fill(wrong, torch.inf).sort().values  # right ones first
+    below = torch.searchsorted(ordered, uncertainty)
+    not_above = torch.searchsorted(ordered, uncertainty, right=True).minimum(rights)
+    wins = ((below + not_above) * wrong).sum().double()  # twice as many as there are
+    pairs = wrong.sum() * rights
+    return torch.where(pairs > 0, wins / (2 * pairs.clamp_min(1)), 0.5)
+
+
+@torch.no_grad()
+def _match_likelihood(direction: Tensor, uncertainty: Tensor, labels: Tensor, queries: Tensor) -> Tensor:
+    concentration = uncertainty.double().reciprocal().clamp_max(SUREST)
+    total = torch.zeros((), dtype=torch.float64, device=direction.device)
+    counted = torch.zeros((), dtype=torch.int64, device=direction.device)
+    for rows in _few(queries, direction):
+        itself = torch.arange(len(rows), device=rows.device), rows
+        bets = (direction[rows] @ direction.T).double().mul_(concentration[rows].unsqueeze(1))  # (rows, n)
+        bets[itself] = -torch.inf
+        matches = labels[rows].unsqueeze(1) == labels
+        matches[itself] = False
+        right = bets.masked_fill(~matches, -torch.inf).logsumexp(1)
+        matched = matches.any(1)
+        total += torch.where(matched, right - bets.logsumexp(1), 0.0).sum()
+        counted += matched.sum()
+    return total / counted.clamp_min(1)
+
+
+@torch.no_grad()
+def _consensus_ece(
+    directions: Tensor, labels: Tensor, queries: Tensor, draw: Draw, *, draws: int, bins: int
+) -> Tensor:
+    """Of G points, (G,): directions (G, n, D), labels (n,), queries (q,)."""
     classes, labels = labels.unique(return_inverse=True)
-    gallery, n = embedding.direction, len(labels)
-    counts, correct = [], []
-    for rows, similarity in _similarities(gallery, copies=draws):
-        sampled = embedding[rows].sample(draws, generator=generator)  # (draws, rows, D)
-        votes = sampled @ gallery.T  # (draws, rows, n)
-        votes[:, torch.arange(len(rows), device=rows.device), rows] = -torch.inf
-        ballot = torch.zeros(len(rows), len(classes), dtype=torch.int64, device=rows.device)
-        chosen = labels[votes.argmax(2)].T  # (rows, draws)
-        ballot.scatter_add_(1, chosen, torch.ones_like(chosen))
-        # Ties go to the label of the nearest neighbour, if it is among the winners.
-        ballot = 2 * ballot
-        ballot.scatter_add_(1, labels[similarity.argmax(1)].unsqueeze(1), torch.ones_like(rows).unsqueeze(1))
-        most, winner = ballot.max(1)
-        counts.append(most // 2)
-        correct.append(winner == labels[rows])
-    share, right = torch.cat(counts), torch.cat(correct).double()
-    bin_of = (share * bins // draws).clamp_max(bins - 1)  # in integers: no share falls between two bins
-    gap = torch.zeros(bins, dtype=torch.float64, device=right.device)
-    gap.index_add_(0, bin_of, right - share.double() / draws)
-    return -float(gap.abs().sum()) / n
+    gaps = torch.zeros(len(directions), bins, dtype=torch.float64, device=labels.device)
+    for rows in _few(queries, directions[0], copies=draws):
+        themselves = rows.repeat(draws)
+        for gallery, gap, sampled in zip(directions, gaps, draw(rows), strict=True):
+            hits = _nearest(sampled.flatten(0, 1), gallery, without=themselves)  # from (draws, rows, D)
+            votes = labels[hits].view(draws, len(rows)).T  # (rows, draws)
+            first = labels[_nearest(gallery[rows], gallery, without=rows)]
+            share, winner = _elected(votes, first, len(classes))
+            right = (winner == labels[rows]).double()
+            bin_of = (share * bins // draws).clamp_max(
+                bins - 1
+            )  # in integers: no share falls between two bins
+            gap.index_add_(0, bin_of, right - share.double() / draws)
+    return gaps.abs().sum(1) / len(queries)
 
 
-def _similarities(direction: Tensor, copies: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows (r,) and their cosines to all (r, n), −inf to themselves; few rows at a time."""
-    n, dim = direction.shape
-    if n < 2:
-        raise InputError(f"leave-one-out retrieval needs at least 2 items, got {n}.")
-    for rows in torch.arange(n, device=direction.device).split(max(1, ELEMENTS // (copies * max(n, dim)))):
-        similarity = direction[rows] @ direction.T
-        similarity[torch.arange(len(rows), device=rows.device), rows] = -torch.inf
-        yield rows, similarity
+def _elected(votes: Tensor, first: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """How many of the votes (rows, draws) the winner has, and who it is, (rows,) each.
+
+    Ties go to the label of the nearest neighbour, `first`, if it is among the winners.
+    """
+    ballot = torch.zeros(len(votes), classes, dtype=torch.int64, device=votes.device)
+    ballot.scatter_add_(1, votes, torch.full_like(votes, 2))
+    ballot.scatter_add_(1, first.unsqueeze(1), torch.ones_like(first).unsqueeze(1))
+    most, winner = ballot.max(1)
+    return most // 2, winner
+
+
+def _nearest(queries: Tensor, gallery: Tensor, *, without: Tensor) -> Tensor:
+    """Where in the gallery (n, D) each query (q, D) has its largest inner product, (q,); not at `without` (q,)."""
+    _check_count(gallery)
+    size = max(1, _of_device(AT_ONCE, gallery) // len(gallery))
+    # One piece of memory for all: new memory each time costs a CPU more than the product.
+    similarities, found = gallery.new_empty(min(size, len(queries)), len(gallery)), []
+    for some, itself in zip(queries.split(size), without.split(size), strict=True):
+        similarity = torch.mm(some, gallery.T, out=similarities[: len(some)])
+        similarity.scatter_(1, itself.unsqueeze(1), -torch.inf)
+        found.append(_first_largest(similarity))
+    return torch.cat(found)
+
+
+def _first_largest(values: Tensor) -> Tensor:
+    """argmax over the columns of (q, n), (q,); on a CPU by the largest of each block of columns."""
+    columns = values.shape[1]
+    if values.device.type != "cpu" or columns < 4 * BLOCK:
+        return values.argmax(1)
+    whole = columns // BLOCK
+    largest = values[:, : whole * BLOCK].unflatten(1, (whole, BLOCK)).amax(2)
+    if whole * BLOCK < columns:
+        largest = torch.cat((largest, values[:, whole * BLOCK :].amax(1, keepdim=True)), 1)
+    start = largest.argmax(1, keepdim=True).mul_(BLOCK)
+    # The last block may be short; its last column, once more, comes after the first largest.
+    places = (start + torch.arange(BLOCK)).clamp_max_(columns - 1)
+    return start.squeeze(1) + values.gather(1, places).argmax(1)
+
+
+def _few(queries: Tensor, gallery: Tensor, copies: int = 1) -> Iterable[Tensor]:
+    """Queries (q,), as many at a time as have few enough similarities with a gallery (n, D)."""
+    _check_count(gallery)
+    return queries.split(max(1, _of_device(ELEMENTS, gallery) // (copies * max(gallery.shape))))
+
+
+def _all(labels: Tensor) -> Tensor:
+    return torch.arange(len(labels), device=labels.device)
+
+
+def _of_device(sizes: Mapping[str, int], tensor: Tensor) -> int:
+    return sizes.get(tensor.device.type, sizes["cpu"])
+
+
+def _check_count(gallery: Tensor) -> None:
+    if len(gallery) < 2:
+        raise InputError(f"leave-one-out retrieval needs at least 2 items, got {len(gallery)}.")
 
 
 def _uncertainty(embedding: Embedding) -> Tensor:

@@ -109,4 +109,4 @@ class OnlineCurvature(nn.Module):
         """α/(1 − (1−α)^steps): with this share of the newest batch the mean starts at the first one instead
         of at 0, and is at every step the average with weights α(1−α)^k divided by their sum."""
         decay = math.log1p(-self.memory) if self.memory < 1 else -math.inf
-        return -self.memory / torch.expm1(self.steps.clamp_min(1) * decay)
+        return -self.memory / torch.expm1(self.steps.clamp_min(1).to(self.weight.dtype) * decay)

@@ -10,7 +10,7 @@ z_k ~ N(w_k·h, Σ_f h_f² v_kf): one matrix product more than the head itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -74,6 +74,17 @@ class DiagonalPosterior:
         location = linear(features, self.weight, self.bias)  # (n, D)
         variance = linear(features.square(), self.weight_variance, self.bias_variance)  # (n, D)
         return ProjectedGaussianEmbedding({"location": location, "variance": variance})
+
+    def predict_grid(self, features: Tensor, points: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
+        """What `predict` would be with other τ and λ: location (n, D), the same for all, and variance (G, n, D)
+        for G pairs of them. 1/(τH + λ) = 1/(H + λ/τ)/τ: points of one λ/τ share a matrix product."""
+        features = self._checked(features)
+        location, squared = linear(features, self.weight, self.bias), features.square()
+        unit: dict[float, Tensor] = {}
+        for ratio in {prior / scale for scale, prior in points}:
+            bias = None if self.bias_curvature is None else (self.bias_curvature + ratio).reciprocal_()
+            unit[ratio] = linear(squared, (self.weight_curvature + ratio).reciprocal_(), bias)
+        return location, torch.stack([unit[prior / scale] / scale for scale, prior in points])
 
     def predict_joint(
         self, features: Tensor, samples: int, *, generator: torch.Generator | None = None

@@ -26,6 +26,7 @@ from doubtless.laplace.curvature import (
     _precision,
     _pull,
 )
+from doubtless.losses.contrastive import Pairs, chosen_pairs
 
 
 class ContrastiveStep(NamedTuple):
@@ -52,7 +53,7 @@ def contrastive_step(
     approximation: Approximation = "fixed",
     negative_weight: float = 0.5,
     curvature_negative_weight: float | None = None,
-    chosen: Tensor | None = None,
+    chosen: Tensor | Pairs = "all",
 ) -> ContrastiveStep:
     """`contrastive_loss` of a head's outputs, and `contrastive_ggn` of the head, from one look at the pairs.
 
@@ -60,7 +61,7 @@ def contrastive_step(
     >>> step.loss.backward()
     >>> curvature.update(step.of_weight, step.of_bias, step.valid)
 
-    `chosen` (B, B), symmetric booleans, are the pairs that count, and that averages run over: mined ones.
+    `chosen` are the pairs that count, and that averages run over: symmetric booleans (B, B), or see `chosen_pairs`.
     `curvature_negative_weight` re-weighs the curvature apart from the loss (eq. 10 of LAM). Nothing is read
     back to the host with `fixed`. Under autocast the outputs are of lower precision, the rest is not.
     """
@@ -71,8 +72,13 @@ def contrastive_step(
         points = _points(features.to(dtype), outputs.to(dtype), has_bias=bias is not None)
         positive, inside, cosine = _pair_types(points.unit, labels, margin)
         count: int | Tensor = len(labels) * (len(labels) - 1)
-        if chosen is not None:
-            positive, inside, count = positive & chosen, inside & chosen, chosen.sum()
+        if isinstance(chosen, Tensor) or chosen != "all":
+            picked = (
+                chosen
+                if isinstance(chosen, Tensor)
+                else chosen_pairs(cosine, labels, pairs=chosen, margin=margin)
+            )
+            positive, inside, count = positive & picked, inside & picked, picked.sum()
         pairs = _pair_weights(positive, inside, count, negative_weight, dtype)
         pull = _pull(points.unit, pairs)
         gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)

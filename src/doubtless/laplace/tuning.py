@@ -1,26 +1,37 @@
 """Choosing a posterior's scale τ and prior precision λ, in closed form over a grid.
 
 λ by the marginal likelihood at each τ, or by the validation score; τ by the validation score only, because
-the contrastive loss is no normalised likelihood. Nothing is sampled to predict, so a grid costs seconds.
+the contrastive loss is no normalised likelihood. Nothing is sampled to predict, and all points of the grid are
+worked on together: on a GPU the processor waits for λ, for the quadrature's checks and for the scores only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from doubtless.errors import InputError, nearest
-from doubtless.laplace.criteria import Criterion, error_auroc, match_likelihood, negative_consensus_ece
+from doubtless.laplace.criteria import (
+    Criterion,
+    Grid,
+    error_auroc_of_grid,
+    match_likelihood_of_grid,
+    negative_consensus_ece_of_grid,
+)
 from doubtless.laplace.posterior import DiagonalPosterior
-
-if TYPE_CHECKING:
-    from doubtless.embedding import Embedding
+from doubtless.sphere.projected_gaussian import unit_moments
 
 CRITERIA = ("consensus-ece", "error-auroc", "match-likelihood")
+PREDICTED = 2**24  # numbers, (points, n, D), predicted at a time
+SHARES = 2**22  # numbers, (scales, parameters), in float64, when λ is sought
+CLOSE = 1e-10  # a step in log λ that no longer counts
+GridCriterion = Callable[[Grid, Tensor], Tensor]
+Point = tuple[float, float]  # τ and λ
 
 
 class Trial(NamedTuple):
@@ -47,6 +58,7 @@ def tune(
     prior: Literal["marginal", "validation"] = "marginal",
     scales: Sequence[float] | None = None,
     ratios: Sequence[float] | None = None,
+    queries: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tuned:
     """The best τ and λ for validation features (n, F) and labels (n,), neighbours among themselves.
@@ -54,24 +66,32 @@ def tune(
     >>> best = tune(posterior, features, labels, criterion="error-auroc").posterior
     >>> best.scale, best.prior_precision
 
-    `criterion` may be a function of an `Embedding` and labels, higher is better. `scales` are the τ tried
-    (default 50, around the one where weights are as large as their spread); `ratios`, for `prior="validation"`,
-    the λ/τ (default 5, around the mean curvature).
+    `criterion` may be a function of an `Embedding` and labels, higher is better. `queries` (q,) are the items it
+    scores, all by default, while all stay neighbours: what draws agree on depends on how dense they lie.
+    `scales` are the τ tried (default 50, around the one where weights are as large as their spread); `ratios`,
+    for `prior="validation"`, the λ/τ (default 5, around the mean curvature).
     """
     if prior not in ("marginal", "validation"):
         raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
     if len(features) != len(labels):
         raise InputError(f"every image needs a label, got {len(features)} features and {len(labels)} labels.")
-    labels = labels.to(posterior.weight.device)
+    if callable(criterion) and queries is not None:
+        raise InputError(
+            "a criterion that is a function scores all items; leave out queries, or name a criterion."
+        )
     score = _criterion(criterion, generator, posterior.weight.device)
     tried = list(scales) if scales is not None else default_scales(posterior)
     if prior == "marginal":
-        candidates = _by_marginal_likelihood(posterior, features, tried)
+        points = list(zip(tried, marginal_prior_precisions(posterior, tried), strict=True))
     else:
         mean = float(posterior.flat_curvature().mean())
         steps = list(ratios) if ratios is not None else [mean * 10.0**power for power in range(-3, 2)]
-        candidates = _by_ratio(posterior, features, tried, steps)
-    trials = [Trial(scale, prior_, score(embedding, labels)) for scale, prior_, embedding in candidates]
+        points = [(scale, ratio * scale) for ratio in steps for scale in tried]
+    labels = labels.to(posterior.weight.device)
+    asked = torch.arange(len(labels)) if queries is None else queries
+    grids = _grids(posterior, features, points, asked.to(labels.device))
+    scores = torch.cat([score(grid, labels) for grid in grids]).tolist()
+    trials = [Trial(*point, number) for point, number in zip(points, scores, strict=True)]
     best = max(trials, key=lambda trial: trial.score)
     return Tuned(posterior.with_scale(best.scale, best.prior_precision), trials)
 
@@ -86,69 +106,84 @@ def default_scales(posterior: DiagonalPosterior, count: int = 50) -> list[float]
 
 
 def marginal_prior_precision(posterior: DiagonalPosterior, scale: float) -> float:
-    """The λ with the largest `log_marginal` at this τ.
+    """The λ with the largest `log_marginal` at this τ."""
+    return marginal_prior_precisions(posterior, [scale])[0]
+
+
+def marginal_prior_precisions(posterior: DiagonalPosterior, scales: Sequence[float]) -> list[float]:
+    """The λ with the largest `log_marginal` at each τ.
 
     Where its derivative is 0, λ‖W*‖² = Σ τH/(τH+λ). In log λ the logarithm of the left side less that of the
     right rises with a slope between 1 and 2, so there is one solution and Newton's steps go straight to it.
     """
-    curvature = scale * posterior.flat_curvature()
-    squared_norm = float(posterior.squared_norm())
-    informed = int((curvature > 0).sum())
+    curvature = posterior.flat_curvature()
+    squared_norm, informed = torch.stack((posterior.squared_norm(), (curvature > 0).sum())).tolist()
     if informed == 0 or squared_norm == 0:
         raise InputError("the curvature or the weights are all 0: the marginal likelihood has no maximum.")
-    log_prior = math.log(informed / squared_norm)  # the right side is at most `informed`
-    for _ in range(60):
-        prior = math.exp(log_prior)
-        share = curvature / (curvature + prior)  # in [0, 1): how far the data determine each parameter
-        determined = float(share.sum())
-        slope = 1 + float((share * (1 - share)).sum()) / determined
-        step = (log_prior + math.log(squared_norm / determined)) / slope
-        log_prior -= step
-        if abs(step) < 1e-10:
+    start = math.log(informed / squared_norm)  # the right side is at most `informed`
+    tau = torch.tensor(scales, dtype=torch.float64, device=curvature.device)
+    parts = tau.split(max(1, SHARES // len(curvature)))
+    log_priors = [_newton(curvature, part, start, math.log(squared_norm)) for part in parts]
+    return torch.cat(log_priors).exp().tolist()
+
+
+def _newton(curvature: Tensor, scales: Tensor, start: float, log_squared_norm: float) -> Tensor:
+    """log λ for every scale, (scales,), from a start for all; curvature (parameters,)."""
+    log_scales = scales.log()
+    log_ratio = start - log_scales  # of λ/τ, all that the shares depend on
+    for _ in range(8):
+        for _ in range(8):  # without asking whether that is enough
+            share = curvature / (
+                curvature + log_ratio.exp().unsqueeze(1)
+            )  # in [0, 1): how far data determine each
+            determined = share.sum(1)
+            slope = 1 + (share - share.square()).sum(1) / determined
+            step = (log_ratio + log_scales + log_squared_norm - determined.log()) / slope
+            log_ratio = log_ratio - step
+        if float(step.abs().max()) < CLOSE:
             break
-    return math.exp(log_prior)
+    return log_ratio + log_scales
 
 
-_Candidates = Iterator[tuple[float, float, "Embedding"]]
-
-
-def _by_marginal_likelihood(
-    posterior: DiagonalPosterior, features: Tensor, scales: Sequence[float]
-) -> _Candidates:
-    for scale in scales:
-        prior = marginal_prior_precision(posterior, scale)
-        yield scale, prior, posterior.with_scale(scale, prior).predict(features)
-
-
-def _by_ratio(
-    posterior: DiagonalPosterior, features: Tensor, scales: Sequence[float], ratios: Sequence[float]
-) -> _Candidates:
-    from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
-
-    for ratio in ratios:
-        # 1/(τH + λ) = 1/(H + λ/τ) / τ: one matrix product serves every τ.
-        unit = posterior.with_scale(1.0, ratio).predict(features).parameters
-        for scale in scales:
-            parameters = {"location": unit["location"], "variance": unit["variance"] / scale}
-            yield scale, ratio * scale, ProjectedGaussianEmbedding(parameters)
+def _grids(
+    posterior: DiagonalPosterior, features: Tensor, points: Sequence[Point], queries: Tensor
+) -> Iterator[Grid]:
+    """The predictions at all points, as many points at a time as fit in little memory."""
+    size = max(1, PREDICTED // max(1, len(features) * posterior.weight.shape[0]))
+    for first in range(0, len(points), size):
+        location, variance = posterior.predict_grid(features, points[first : first + size])
+        moments = unit_moments(location.expand_as(variance).flatten(0, 1), variance.flatten(0, 1))
+        direction, doubt = moments.direction.view_as(variance), moments.uncertainty.view(variance.shape[:2])
+        yield Grid(location, variance, direction, doubt, queries)
 
 
 def _criterion(
     criterion: str | Criterion, generator: torch.Generator | None, device: torch.device
-) -> Criterion:
+) -> GridCriterion:
     if callable(criterion):
-        return criterion
+        return partial(_one_by_one, criterion)
     if criterion == "error-auroc":
-        return error_auroc
+        return error_auroc_of_grid
     if criterion == "match-likelihood":
-        return match_likelihood
+        return match_likelihood_of_grid
     if criterion != "consensus-ece":
         raise InputError(f"There is no criterion {criterion!r}{nearest(criterion, CRITERIA)}")
     source = generator if generator is not None else torch.Generator(device).manual_seed(0)
     state = source.get_state()
 
-    def score(embedding: Embedding, labels: Tensor) -> float:
+    def score(grid: Grid, labels: Tensor) -> Tensor:
         source.set_state(state)  # the same draws at every point of the grid: differences are not luck
-        return negative_consensus_ece(embedding, labels, generator=source)
+        return negative_consensus_ece_of_grid(grid, labels, generator=source)
 
     return score
+
+
+def _one_by_one(criterion: Criterion, grid: Grid, labels: Tensor) -> Tensor:
+    """A function of an embedding at every point of a grid."""
+    from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
+
+    embeddings: Iterable[ProjectedGaussianEmbedding] = (
+        ProjectedGaussianEmbedding({"location": grid.location, "variance": variance})
+        for variance in grid.variance
+    )
+    return torch.tensor([criterion(embedding, labels) for embedding in embeddings], dtype=torch.float64)

@@ -1,7 +1,7 @@
 """Losses as pure functions: usable in any PyTorch loop without the rest of the library."""
 
 from doubtless.losses.bayesian_triplet import batch_bayesian_triplet_loss, bayesian_triplet_loss
-from doubtless.losses.contrastive import contrastive_loss
+from doubtless.losses.contrastive import chosen_pairs, contrastive_loss
 from doubtless.losses.hib import kl_to_standard_normal, soft_contrastive_loss
 from doubtless.losses.loss_prediction import neighbor_loss_per_image, ranking_loss
 from doubtless.losses.mutual_likelihood import mutual_likelihood_score, pairwise_mutual_likelihood_score
@@ -13,6 +13,7 @@ from doubtless.losses.variational import bounded_log_variance, draw_samples, rec
 
 __all__ = [
     "contrastive_loss",
+    "chosen_pairs",
     "ProxyLoss",
     "proxy_nca_loss",
     "proxy_anchor_loss",

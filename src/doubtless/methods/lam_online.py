@@ -24,6 +24,7 @@ from doubtless.distributed import gather
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
+from doubtless.losses.contrastive import Pairs
 from doubtless.methods.base import DataSpec, Losses, Method, Part
 from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
 from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_miner
@@ -32,9 +33,10 @@ from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_miner
 class LamOnline(Method):
     """The contrastive loss at draws of the head, whose curvature is averaged along the way.
 
-    Pairs are all of the global batch, or those a miner of pytorch-metric-learning picks (`loss.miner`); loss
-    and curvature see the same ones. Under data-parallel training the features of all ranks are gathered and
-    every rank draws the same head, so all hold the same H.
+    Pairs are all of the global batch, or those in semi-hard or hard triplets (`loss.pairs`), or those a miner of
+    pytorch-metric-learning picks (`loss.miner`, which waits for the device); loss and curvature see the same
+    ones. Under data-parallel training the features of all ranks are gathered and every rank draws the same
+    head, so all hold the same H.
     """
 
     name: ClassVar[str] = "lam-online"
@@ -59,6 +61,11 @@ class LamOnline(Method):
         total = draws[0].loss if len(draws) == 1 else torch.stack([draw.loss for draw in draws]).mean()
         return Losses(total, {"curvature": self.laplace.curvature.weight.mean()})
 
+    @property
+    def repeats_its_step(self) -> bool:
+        # The other approximations go through the pairs that count, as many as there are.
+        return self.miner is None and self.laplace.options.approximation == "fixed"
+
     def embed_features(self, features: Tensor) -> Embedding:
         return self.laplace.posterior(self.head).predict(features)
 
@@ -71,7 +78,7 @@ class LamOnline(Method):
     def _draw(self, features: Tensor, labels: Tensor) -> ContrastiveStep:
         """Loss and curvature at one draw of the head."""
         weight, bias = self.laplace.draw(self.head)
-        chosen = None
+        chosen: Tensor | Pairs = self.config.loss.pairs
         if self.miner is not None:
             chosen = _mined(self.miner, linear(features.detach(), weight, bias).detach().float(), labels)
         options = self.laplace.options
@@ -121,6 +128,8 @@ def _checked_miner(config: Config) -> nn.Module | None:
             f"{' with arguments' if loss.arguments else ''}; set `loss: {{name: contrastive}}`, or take "
             "lam-posthoc, which trains with any loss."
         )
+    if loss.miner is not None and loss.pairs != "all":
+        raise InputError(f"loss.miner and `loss.pairs: {loss.pairs}` both choose pairs; set one of them.")
     if config.section("laplace", LaplaceOptions).margin is not None:
         raise InputError("lam-online takes its margin from loss.margin; laplace.margin is for lam-posthoc.")
     return build_miner(loss)

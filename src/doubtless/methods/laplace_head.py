@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from torch import Tensor, nn
 
 from doubtless.config import Config, Section
@@ -21,10 +21,23 @@ class TuneOptions(Section):
     """What chooses τ; none keeps `scale` and `prior_precision` as they are."""
     prior: Literal["marginal", "validation"] = "marginal"
     """λ by the marginal likelihood at each τ, or by the criterion too."""
+    ratio: float | None = Field(default=None, gt=0)
+    """λ/(τ · mean H), held at this; None: as `prior` says. Small: images are strange by features that training
+    images hardly have; large: by how much of them the head does not see, which tells errors better."""
     grid: int = Field(default=50, ge=2)
     """So many τ are tried."""
     images: int = Field(default=2000, ge=2)
-    """On at most so many images: a criterion compares all pairs of them, at every point of the grid."""
+    """On at most so many images: each is compared with all neighbours, at every point of the grid."""
+    gallery: int | None = Field(default=None, ge=2)
+    """Their neighbours are at most so many images; None: themselves. What draws agree on depends on how dense
+    neighbours lie, so a calibrated τ is one for galleries of this size: as large as the one it is meant for."""
+
+    @model_serializer(mode="wrap")
+    def _without_defaults_that_came_later(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Runs are known by a hash of their configuration: one that does not use these keeps its own."""
+        written: dict[str, Any] = plain(self)
+        later = {"gallery", "ratio"}
+        return {name: value for name, value in written.items() if name not in later or value is not None}
 
 
 class LaplaceOptions(Section):
@@ -121,15 +134,20 @@ class LaplaceHead(nn.Module):
         options = self.options.tune
         if options.criterion == "none":
             return
-        features, labels = _some(validation, options.images, seed)
+        features, labels = _some(validation, max(options.images, options.gallery or 0), seed)
         posterior = self.posterior(head)
+        ratios = None
+        if options.ratio is not None:
+            ratios = [options.ratio * float(posterior.flat_curvature().mean())]
         self._tuned = tune(
             posterior,
             features,
             labels,
             criterion=options.criterion,
-            prior=options.prior,
+            prior=options.prior if ratios is None else "validation",
+            ratios=ratios,
             scales=default_scales(posterior, options.grid),
+            queries=None if len(labels) <= options.images else _rows(len(labels), options.images, seed),
             generator=torch.Generator(features.device).manual_seed(seed),
         )
         self.scale.fill_(self._tuned.posterior.scale)
@@ -176,5 +194,10 @@ def _some(part: Part, count: int, seed: int) -> tuple[Tensor, Tensor]:
     features, labels = part.features(), part.labels
     if len(labels) <= count:
         return features, labels
-    rows = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:count]
+    rows = _rows(len(labels), count, seed)
     return features[rows.to(features.device)], labels[rows.to(labels.device)]
+
+
+def _rows(of: int, count: int, seed: int) -> Tensor:
+    """`count` numbers below `of`, each once."""
+    return torch.randperm(of, generator=torch.Generator().manual_seed(seed))[:count]

@@ -31,11 +31,13 @@ class MetricLoss(nn.Module):
         self.margin = config.margin or DEFAULT_MARGIN.get(config.name, 0.0)
         self.miner: nn.Module | None = None
         self.peer: nn.Module | None = None
+        if config.pairs != "all" and config.name != "contrastive":
+            raise InputError(f"loss.pairs belongs to the contrastive loss, got loss {config.name!r}.")
         if config.name in OURS:
             if config.miner or config.arguments:
                 raise InputError(
                     f"loss.miner and loss.arguments belong to the losses of pytorch-metric-learning; "
-                    f"{config.name} is ours and takes margin, negative_weight and mining."
+                    f"{config.name} is ours and takes margin, negative_weight, mining and pairs."
                 )
         else:
             from pytorch_metric_learning import losses
@@ -78,8 +80,13 @@ class MetricLoss(nn.Module):
     def _ours(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         if self.config.name == "triplet":
             return batch_triplet_loss(embeddings, labels, margin=self.margin, mining=self.config.mining)
-        weight = self.config.negative_weight
-        return contrastive_loss(embeddings, labels, margin=self.margin, negative_weight=weight)
+        return contrastive_loss(
+            embeddings,
+            labels,
+            margin=self.margin,
+            negative_weight=self.config.negative_weight,
+            pairs=self.config.pairs,
+        )
 
 
 def build_miner(config: LossConfig) -> nn.Module | None:
