@@ -70,15 +70,50 @@ def test_batches_are_balanced_and_ranks_share_them(classes: int, seed: int, epoc
         assert set(counts[counts > 0].tolist()) == {batches.per_class}
         assert len(counts[counts > 0]) >= 2
     parts = [batches.epoch(epoch, rank=rank, world_size=4) for rank in range(4)]
-    assert [[i for part in parts for i in part[step]] for step in range(len(whole))] == whole
+    assert torch.equal(torch.cat(parts, dim=1), whole)
 
 
 def test_an_epoch_depends_on_its_number_alone() -> None:
     labels = torch.arange(100) % 5
     one, other = (BalancedBatches(labels, batch_size=20, seed=3) for _ in range(2))
     other.epoch(0), other.epoch(1)
-    assert one.epoch(2) == other.epoch(2)
-    assert one.epoch(2) != one.epoch(3)
+    assert torch.equal(one.epoch(2), other.epoch(2))
+    assert not torch.equal(one.epoch(2), one.epoch(3))
+    seeded = BalancedBatches(labels, batch_size=20, seed=4)
+    assert not torch.equal(one.epoch(2), seeded.epoch(2))
+
+
+@pytest.mark.parametrize(("members", "per_class"), [(3, 5), (5, 5), (12, 5), (60, 5), (400, 5)])
+def test_every_image_comes_as_often_and_none_twice(members: int, per_class: int) -> None:
+    """Whichever way a class's images are drawn: too few, few, or many."""
+    labels = torch.arange(4 * members) % 4
+    batches = BalancedBatches(labels, batch_size=2 * per_class, per_class=per_class)
+    rows = torch.cat([batches.epoch(number) for number in range(8000 // len(batches))])
+    groups = rows.view(-1, per_class)
+    assert (labels[groups] == labels[groups[:, :1]]).all()
+    distinct = torch.tensor([len(group.unique()) for group in groups])
+    assert (distinct == per_class).all() if members >= per_class else (distinct <= members).all()
+    counts = torch.bincount(rows.flatten(), minlength=len(labels)).double()
+    expected = rows.numel() / len(labels)
+    # As often as chance allows: the mean of a standardised square is 1, its spread over images √(2/n).
+    spread = ((counts - expected).square() / expected).mean()
+    assert spread < 1 + 6 * (2 / len(labels)) ** 0.5
+    assert counts.min() > 0
+    pairs = torch.bincount(labels[groups[0::2, 0]] * 4 + labels[groups[1::2, 0]], minlength=16).view(4, 4)
+    assert (pairs.diagonal() == 0).all()  # the two classes of a batch differ, in all twelve ways alike
+    assert float((pairs[~torch.eye(4, dtype=torch.bool)] / pairs.sum() * 12 - 1).abs().max()) < 0.2
+
+
+def test_each_set_of_images_is_as_likely_as_the_other() -> None:
+    """Two of five, all ten pairs alike, by the way of many images: 5 ≥ 2²."""
+    labels = torch.arange(10) % 2
+    batches = BalancedBatches(labels, batch_size=4, per_class=2)
+    groups = torch.cat([batches.epoch(number) for number in range(3000)]).view(-1, 2)
+    low, high = (groups[labels[groups[:, 0]] == 0] // 2).sort(1).values.unbind(1)
+    counts = torch.bincount(low * 5 + high, minlength=25).double()
+    counts = counts[counts > 0]
+    assert len(counts) == 10
+    assert float((counts / counts.mean() - 1).abs().max()) < 0.15
 
 
 def test_memory_and_workers_give_the_same_batches() -> None:
@@ -105,7 +140,7 @@ def test_augmented_batches_do_not_depend_on_workers(workers: int) -> None:
     total = sum(int(batch.inputs.long().sum()) for batch in loader)
     images.epoch = 2
     plan = BalancedBatches(images.labels, batch_size=8, per_class=2, seed=0).epoch(2)
-    assert total == sum(int(images[i].inputs.long().sum()) for batch in plan for i in batch)
+    assert total == sum(int(images[i].inputs.long().sum()) for i in plan.flatten().tolist())
 
 
 def on_device(images: ImageSet, *, device: str = "cpu") -> TensorBatches | WorkerBatches:
@@ -129,7 +164,7 @@ def test_augmentation_on_the_device_keeps_the_batches() -> None:
     loader.epoch = 2
     plan = BalancedBatches(images.labels, batch_size=8, per_class=2, seed=0).epoch(2)
     batches = list(loader)
-    assert [batch.position.tolist() for batch in batches] == plan
+    assert torch.equal(torch.stack([batch.position for batch in batches]), plan)
     for step, batch in enumerate(batches):
         assert (batch.inputs.dtype, batch.inputs.shape) == (torch.uint8, (8, 1, 28, 28))
         assert torch.equal(batch.labels, images.labels[batch.position])

@@ -185,7 +185,7 @@ def test_gradient_is_finite(name: str, trained: Train) -> None:
         assert all(bool(torch.isfinite(value).all()) for value in weights(made.run).values())
         return
     data = open_run_data(made.run.config, split=made.run.split)
-    rows = torch.tensor(BalancedBatches(data.train.labels, batch_size=24, seed=0).epoch(0)[0])
+    rows = BalancedBatches(data.train.labels, batch_size=24, seed=0).epoch(0)[0]
     inputs = data.train.in_memory()
     assert inputs is not None
     if method.batch_kind == "features":

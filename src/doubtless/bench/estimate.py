@@ -49,7 +49,7 @@ def _probe_training(method: Method, data: RunData) -> float:
     method.to(device)
     options = config.training
     plan = BalancedBatches(data.train.labels, batch_size=options.batch_size, per_class=options.per_class)
-    rows = torch.tensor(plan.epoch(0)[0])
+    rows = plan.epoch(0)[0]
     shape = (
         (method.encoder.feature_dim,)
         if method.batch_kind == "features"

@@ -104,8 +104,8 @@ class TensorBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Batch]:
-        plan = self.batches.epoch(self.epoch, rank=rank(), world_size=world_size())
-        rows = torch.tensor(plan, device=self.inputs.device)  # (steps, share), one transfer an epoch
+        plan = self.batches.epoch(self.epoch, rank=rank(), world_size=world_size())  # (steps, share)
+        rows = plan.to(self.inputs.device)  # one transfer an epoch
         for step, row in enumerate(rows):
             yield Batch(self._augmented(self.inputs[row], step), self.labels[row], row)
 
@@ -134,7 +134,10 @@ class WorkerBatches:
         self.images.epoch = self.epoch
         plan = self.batches.epoch(self.epoch, rank=rank(), world_size=world_size())
         yield from DataLoader(
-            self.images, batch_sampler=plan, num_workers=self.workers, pin_memory=torch.cuda.is_available()
+            self.images,
+            batch_sampler=plan.tolist(),
+            num_workers=self.workers,
+            pin_memory=torch.cuda.is_available(),
         )
 
 

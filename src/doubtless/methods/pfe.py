@@ -93,7 +93,7 @@ class Pfe(TwoStage):
         )
 
         def rows_of(epoch: int) -> Iterator[Tensor]:
-            yield from torch.tensor(batches.epoch(epoch), device=features.device)
+            yield from batches.epoch(epoch).to(features.device)
 
         self.minimize(rows_of, lambda rows: self.loss(Batch(features[rows], labels[rows], rows)).total)
 

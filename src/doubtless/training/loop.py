@@ -132,16 +132,8 @@ class EpochLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         # A generator: the epoch is asked for with the first batch, when a resumed Trainer knows it.
-        epoch = self.loader.epoch = self.trainer.current_epoch
-        for number, batch in enumerate(self.loader, start=1):
-            if number == len(self) and epoch + 1 < (self.trainer.max_epochs or 0):
-                self._draw_ahead(epoch + 1)
-            yield batch
-
-    def _draw_ahead(self, epoch: int) -> None:
-        """A GPU is still busy with the steps before the last: a good moment to draw the next epoch's batches."""
-        if not isinstance(self.loader, TupleBatches):
-            self.loader.batches.draw_ahead(epoch)
+        self.loader.epoch = self.trainer.current_epoch
+        yield from self.loader
 
 
 def _loader(method: Method, data: RunData, progress: Progress | None) -> TensorBatches | WorkerBatches:
