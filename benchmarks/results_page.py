@@ -3,8 +3,8 @@
     python benchmarks/results_page.py
 
 Only what stands between `<!-- NAME -->` and `<!-- end -->` is written, NAME being a suite; the text around it is
-written by hand, in the page itself. A suite whose JSON is not there yet leaves its place empty. Without a page
-one is begun.
+written by hand, in the page itself. A table whose suite has not been run is put together from others that were,
+where the table says how, or left empty. Without a page one is begun.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ class Table:
     ood: str
     paper_ratio: float | None = None
     goals: tuple[Goal, ...] = ()
+    instead: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Row → suite and row of it, until the suite itself has been run: same data, split and network."""
 
     def columns(self, result: Result) -> dict[str, str]:
         """Heading → metric."""
@@ -123,6 +125,24 @@ ON_FASHION = {
     "ECE": 0.02,
 }
 BETTER_ON_FASHION = ON_FASHION | {"R@1": 0.88, "OOD AUROC": 0.99, "AUSC": 0.95, "ECE": 0.01}
+OMNIGLOT = {
+    "deterministic": ("baselines-omniglot", "deterministic"),
+    "lam-posthoc": ("lam-omniglot", "posthoc-arccos-fixed"),
+    "lam-online": ("lam-omniglot", "online-arccos-fixed"),
+    "mc-dropout": ("baselines-omniglot", "mc-dropout"),
+    "ensemble": ("baselines-omniglot", "ensemble"),
+    "pfe": ("baselines-omniglot", "pfe"),
+    "hib": ("baselines-omniglot", "hib"),
+    "loss-prediction": ("baselines-omniglot", "loss-prediction"),
+    "triplet": ("triplets-omniglot", "triplet"),
+    "mc-dropout-triplet": ("triplets-omniglot", "mc-dropout"),
+    "triplet-regression": ("triplets-omniglot", "triplet-regression"),
+    "bayes-triplet": ("triplets-omniglot", "bayes-triplet"),
+    "bayes-triplet-vmf": ("triplets-omniglot", "bayes-triplet-vmf"),
+    "el-nivmf": ("proxies-omniglot", "el-nivmf"),
+    "proxy-nca": ("proxies-omniglot", "cosine"),
+    "proxy-anchor": ("omniglot", "proxy-anchor"),
+}
 TABLES = (
     Table(
         "fashion",
@@ -136,7 +156,7 @@ TABLES = (
         2.6032,  # 26,032 digits, 10,000 pictures
         (Goal("lam-online", ON_CIFAR), Goal("recommended", ON_CIFAR, with_doubt=True)),
     ),
-    Table("open-omniglot", "fashion-sample"),
+    Table("open-omniglot", "fashion-sample", instead=OMNIGLOT),
     Table("open-grocery", "fashion-sample"),
 )
 
@@ -150,14 +170,59 @@ def main() -> None:
 def refreshed(page: str, results: Path) -> str:
     """The page with every table as the JSON files in `results` have it now."""
     for table in TABLES:
-        path = results / f"{table.suite}.json"
-        text = written(table, json.loads(path.read_text())) if path.exists() else ""
+        result = result_of(table, results)
+        text = "" if result is None else written(table, result)
         place = re.compile(rf"(<!-- {table.suite} -->\n).*?(<!-- end -->)", re.DOTALL)
         parts = place.split(page)
         if len(parts) != 4:  # before, the two markers, after
             raise SystemExit(f"The page must have one place `<!-- {table.suite} -->` … `<!-- end -->`.")
         page = parts[0] + parts[1] + text + parts[2] + parts[3]
     return page
+
+
+def result_of(table: Table, results: Path) -> Result | None:
+    """What was measured of the suite, or of the rows that stand for it."""
+    path = results / f"{table.suite}.json"
+    if path.exists():
+        return read(path)
+    if not table.instead or not all(
+        (results / f"{name}.json").exists() for name, _ in table.instead.values()
+    ):
+        return None
+    suites = {name: read(results / f"{name}.json") for name, _ in table.instead.values()}
+    first = next(iter(suites.values()))
+    joined: Result = {**first, "suite": None, "published": None, "joined": list(suites)}
+    joined["table"] = {
+        "metrics": first["table"]["metrics"],
+        "cells": {row: suites[suite]["table"]["cells"][own] for row, (suite, own) in table.instead.items()},
+    }
+    joined["runs"] = [
+        {**run, "method": row}
+        for row, (suite, own) in table.instead.items()
+        for run in suites[suite]["runs"]
+        if run["method"] == own
+    ]
+    return joined
+
+
+def read(path: Path) -> Result:
+    result: Result = json.loads(path.read_text())
+    return result
+
+
+def is_best(table: Table, result: Result, name: str, metric: str) -> bool:
+    """Whether no row of the table has a better mean."""
+    means = {
+        row: cell["mean"]
+        for row, cells in result["table"]["cells"].items()
+        if (cell := cells.get(metric)) is not None and cell["mean"] is not None
+    }
+    best = min(means.values()) if metric == "ece" else max(means.values())
+    return bool(means[name] == best)
+
+
+def seeds_of(result: Result, name: str) -> int:
+    return sum(run["method"] == name.removesuffix(DOUBT) for run in result["runs"])
 
 
 def written(table: Table, result: Result) -> str:
@@ -170,10 +235,11 @@ def rows_of(table: Table, result: Result) -> str:
     cells = result["table"]["cells"]
     names = sorted(cells, key=lambda name: name.endswith(DOUBT))  # stable: as in the suite, doubts last
     columns = table.columns(result)
-    lines = [["", *columns], ["---"] * (1 + len(columns))]
+    lines = [["", "seeds", *columns], ["---"] * (2 + len(columns))]
     for name in names:
         shown = [cell_text(table, result, name, metric) for metric in columns.values()]
-        lines.append([f"`{name}`" if not name.endswith(DOUBT) else f"`{name[: -len(DOUBT)]}`{DOUBT}", *shown])
+        title = f"`{name}`" if not name.endswith(DOUBT) else f"`{name[: -len(DOUBT)]}`{DOUBT}"
+        lines.append([title, str(seeds_of(result, name)), *shown])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -183,7 +249,7 @@ def cell_text(table: Table, result: Result, name: str, metric: str) -> str:
     text = ""
     if cell is not None and cell["mean"] is not None:
         text = number(cell["mean"]) + ("" if cell["std"] is None else f" ± {number(cell['std'])}")
-        text = f"**{text}**" if cell["best"] else text
+        text = f"**{text}**" if is_best(table, result, name, metric) else text
     elif cell is not None and cell["free"] is not None:
         text = f"*{number(cell['free'])}*"
     published = (result["published"] or {"methods": {}})["methods"].get(name, {})
@@ -208,12 +274,17 @@ def notes_of(table: Table, result: Result) -> str:
 
 
 def made_by(result: Result) -> str:
-    """Command, versions, seeds and set sizes."""
-    seeds, counts = result["seeds"], result["runs"][0]["counts"]
+    """Command, versions, device and set sizes, or the suites whose rows these are."""
+    counts = result["runs"][0]["counts"]
     sizes = [f"{counts['queries']:,} queries of {counts['classes']} classes"]
     sizes += [f"{count:,} of {name[4:]}" for name, count in counts.items() if name.startswith("ood/")]
+    if result["suite"] is None:
+        suites = ", ".join(f"[{name}](../benchmarks/results/{name}.html)" for name in result["joined"])
+        return f"Rows of {suites}, which share data, split and network; {', '.join(sizes)}."
+    versions = result["versions"]
+    device = f" on {versions['device']}" if "device" in versions else ""
     return (
-        f"Made by `{result['command']}`, torch {result['versions']['torch']}, seeds {seeds[0]} to {seeds[-1]}; "
+        f"Made by `{result['command']}`{device}, torch {versions['torch']}; "
         f"{', '.join(sizes)}. More: [JSON](../benchmarks/results/{result['suite']}.json), "
         f"[page](../benchmarks/results/{result['suite']}.html)."
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.nn.functional import linear
 
 from doubtless.config import make_config
@@ -107,6 +107,21 @@ def test_a_step_reads_nothing_back_to_the_host() -> None:
         losses.total.backward()
         assert method.head.weight.grad is not None
         assert losses.parts["curvature"].shape == ()
+
+
+@pytest.mark.parametrize("approximation", ["fixed", "positive", "full"])
+def test_only_steps_that_read_nothing_back_say_that_they_repeat(approximation: str) -> None:
+    """A GPU could not record the others: how many pairs count is known when they have been counted."""
+    method, batch = a_method(approximation=approximation), a_batch()
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = Batch(*(mode.from_tensor(value) for value in batch))
+        try:
+            method.loss(fake)
+            repeats = True
+        except DynamicOutputShapeException:
+            repeats = False
+    assert method.repeats_its_step == repeats
+    assert not a_method({"miner": {"name": "MultiSimilarityMiner"}}).repeats_its_step
 
 
 def test_a_step_launches_hardly_more_than_a_deterministic_one() -> None:

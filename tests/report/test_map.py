@@ -86,7 +86,7 @@ def test_legend_names_each_class_unless_they_are_too_many() -> None:
         return draw_map(shown, names=[f"<name {label}>" for label in labels])
 
     html = drawn(24)
-    looks = re.findall(r'<li>.*?<g class="dots (s\d)"><(\w+)', html)
+    looks = re.findall(r'<li>.*?<g class="dots (s\d)[^"]*"><(\w+)', html)
     assert len(set(looks)) == len(looks) == 24  # no two classes look alike
     assert "&lt;name 23&gt;" in html
     assert "<name" not in html

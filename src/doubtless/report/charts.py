@@ -1,6 +1,7 @@
 """Line charts, histograms and scatter plots as SVG text: pure functions from data to a string.
 
-Colours, dashes and fonts live in style.css under the series classes ``s0`` … ``s7`` and the reference classes
+Colours, dashes and fonts live in style.css under the series classes ``s0`` … ``s7``, the classes ``d0`` … ``d7`` of
+dashes for more than eight series, and the reference classes
 ``oracle``, ``random`` and ``diagonal``, so that one drawing serves light, dark and paper. Every series has a colour
 *and* a dash (points: a colour and a shape), for readers who do not tell colours apart.
 """
@@ -43,8 +44,13 @@ class Points:
 
 
 def series(index: int) -> str:
-    """The class of the index-th series; the colours repeat after eight."""
-    return f"s{index % SERIES}"
+    """The class of the index-th series: a colour and a dash. After eight the colours repeat, with other dashes.
+
+    >>> series(1), series(9)
+    ('s1', 's1 d2')
+    """
+    turn, colour = divmod(index, SERIES)
+    return f"s{colour} d{(colour + turn) % SERIES}" if turn else f"s{colour}"
 
 
 def line_chart(

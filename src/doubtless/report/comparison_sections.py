@@ -14,6 +14,8 @@ from doubtless.report.markup import Column, definitions, interval, number, table
 from doubtless.report.page import Section, gallery
 from doubtless.report.sections import MOST_TILES, TILES, certainty_section
 
+MANY = 12  # methods with pictures: a page of more shows fewer pictures of each
+
 
 class Footnotes:
     """Letters for sentences; the same sentence keeps its letter."""
@@ -97,6 +99,7 @@ def _tables(found: ComparisonTable) -> str:
         body = [
             [text(method), *(_cell(row.get(metric), metric, footnotes) for metric in metrics)]
             for method, row in found.cells.items()
+            if any(metric in row for metric in metrics)  # a doubt retrieves nothing
         ]
         parts.append(f"<h3>{group}</h3>{table(columns, body, label=group)}")
     parts.append(
@@ -157,8 +160,11 @@ def _overlays(rows: Sequence[MethodResult]) -> list[str]:
     drawn = []
     for kind in KINDS:
         for name in _figure_names(rows, kind) if kind != "histogram" else []:
+            drawing = [row for row in rows if row.evaluations[0].curves]  # the same style in every figure
             lines = [
-                line for place, row in enumerate(rows) if (line := _method_line(row, name, place)) is not None
+                line
+                for place, row in enumerate(drawing)
+                if (line := _method_line(row, name, place)) is not None
             ]
             if lines:
                 drawn.append(draw(name, lines))
@@ -196,8 +202,9 @@ def _histograms(rows: Sequence[MethodResult]) -> list[str]:
 def _examples(rows: Sequence[MethodResult], names: Sequence[str] | None) -> str:
     """Most and least certain queries of each method, folded: the first is open."""
     parts: list[str] = []
+    count = 12 if sum(row.images is not None for row in rows) <= MANY else 6
     for row in rows:
-        body = certainty_section(row.evaluations[0], images=row.images, names=names)
+        body = certainty_section(row.evaluations[0], images=row.images, names=names, count=count)
         if body:
             state = "" if parts else " open"
             parts.append(f"<details{state}><summary>{text(row.name)}</summary>{body}</details>")
