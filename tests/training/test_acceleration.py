@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from doubtless.config import make_config, with_overrides
+from doubtless.training import train_run
 from doubtless.training.acceleration import COMPILE_PAYS_FROM, best_device, compiles, precision_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -60,3 +63,24 @@ def test_compiling_can_be_asked_for(tiny_config) -> None:
 
 def test_the_cpu_is_taken_where_it_is_asked_for() -> None:
     assert best_device("cpu") == CPU
+
+
+@pytest.mark.slow
+def test_a_compiled_backbone_is_the_same_network(timm_config, tmp_path: Path) -> None:
+    """Compiled in place: weights keep their names, and the run is loaded without compiling."""
+    if shutil.which("g++") is None:
+        pytest.skip("compiling needs a C++ compiler")
+    training = {**timm_config["training"], "epochs": 1}
+    data = {**timm_config["data"], "size": 32}
+    plain, compiled = (
+        train_run(
+            make_config({**timm_config, "data": data, "training": {**training, "compile": asked}}),
+            tmp_path / str(asked),
+            quiet=True,
+        )
+        for asked in (False, True)
+    )
+    assert compiled.log[0]["train_loss"] == pytest.approx(plain.log[0]["train_loss"], rel=1e-3)
+    expected = plain.load_method().state_dict()
+    for name, value in compiled.load_method().state_dict().items():
+        torch.testing.assert_close(value, expected[name], atol=5e-3, rtol=1e-2, msg=name)
