@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -23,6 +23,7 @@ from doubtless.methods import DataSpec, Part
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.ensemble import Ensemble
 from doubtless.methods.procrustes import align, cross_products, inner_products, procrustes
+from doubtless.models.small import conv_fashion
 from doubtless.training import Run, embed_images, open_run_data, train_run
 from doubtless.training.run_evaluation import RunEvaluation
 from doubtless.training.validation import validation_scores
@@ -399,3 +400,26 @@ def test_configuration_that_ships(data: str) -> None:
     same = load_config(CONFIGS / data / "deterministic.yaml").to_dict()
     assert {**config.to_dict(), "method": "deterministic", "ensemble": None} == {**same, "ensemble": None}
     assert (config.ensemble.members, config.ensemble.align) == (5, True)
+
+
+# -- members with one frozen encoder ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_a_frozen_encoder_with_weights_runs_once_for_all_members(
+    tiny_config: dict[str, Any], tmp_path: Path, has_weights: bool
+) -> None:
+    """Without weights every member has drawn its own, and each must be asked."""
+    weights = tmp_path / "weights.safetensors"
+    save_file(conv_fashion(1).state_dict(), weights)
+    model = {**tiny_config["model"], "freeze": True, **({"weights": str(weights)} if has_weights else {})}
+    config = make_config(ensemble({**tiny_config, "model": model}))
+    method = train_run(config, tmp_path / "run", quiet=True).load_method()
+    assert isinstance(method, Ensemble)
+    members, images = method.members(), some_images(7)
+    expected = torch.cat([member.embed(images).direction for member in members], dim=1)
+    calls: list[int] = []
+    for place, member in enumerate(members):
+        member.encoder.register_forward_hook(lambda *given, place=place: calls.append(place))
+    torch.testing.assert_close(method.encode(images), expected, atol=0, rtol=0)
+    assert calls == ([0] if has_weights else [0, 1, 2])

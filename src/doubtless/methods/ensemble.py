@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from doubtless.config import Config, Section, make_config
 from doubtless.embedding import Embedding
@@ -64,6 +64,7 @@ class Ensemble(Method):
         self.register_buffer("alignment", torch.eye(dim).repeat(members, 1, 1))
         self.register_buffer("fingerprints", torch.zeros(members, dtype=torch.int64))
         self._members: list[Method] = []  # a plain list: not part of the state, not put in training mode
+        self._one_encoder = False  # as frozen ones with weights from a file are: it runs once for all members
         self._agreement: dict[str, float] = {}
 
     @property
@@ -98,7 +99,12 @@ class Ensemble(Method):
 
     def encode(self, images: Tensor) -> Tensor:
         """Images (n, C, H, W) to the members' unit embeddings, not yet aligned: (n, members · D)."""
-        return torch.cat([member.embed(images).direction for member in self.members()], dim=1)
+        members = self.members()
+        if not self._one_encoder:
+            return torch.cat([member.embed(images).direction for member in members], dim=1)
+        with torch.no_grad():
+            features = members[0].encode(images.to(self.device)).float()
+            return torch.cat([member.embed_features(features).direction for member in members], dim=1)
 
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.empirical(torch.bmm(self._by_member(features), self.alignment))
@@ -107,6 +113,8 @@ class Ensemble(Method):
         """The trained members, in evaluation mode, on the device the ensemble is on now."""
         if not self._members:
             self._members = [self._load(number) for number in range(self.options.members)]
+            first, *others = (member.encoder for member in self._members)
+            self._one_encoder = all(have_same_weights(first, other) for other in others)
         return [member.to(self.device) for member in self._members]
 
     def finish(self, train: Part, validation: Part) -> None:
@@ -158,6 +166,12 @@ class Ensemble(Method):
                 f"{self.folder}/model.json and align anew with `doubtless train … --resume`."
             )
         return method
+
+
+def have_same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two modules of one kind have all values in common."""
+    mine, theirs = one.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
 def fingerprint(run: Path) -> int:
