@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from torchvision.models import googlenet as torchvision_googlenet
 
 from doubtless.errors import InputError
 from doubtless.models import Encoder, GeM
@@ -172,3 +175,27 @@ def test_bad_models_are_sentences(tmp_path) -> None:
     ]:
         with pytest.raises(InputError, match=sentence):
             Encoder(**{"channels": 3, "size": 32, **arguments})
+
+
+def test_googlenet_is_torchvision_s_up_to_its_features(tmp_path: Path) -> None:
+    """Named, normalised and weighted as there: its own weights fit, the classifier's are left out."""
+    torch.manual_seed(0)
+    whole = torchvision_googlenet(weights=None, aux_logits=False, init_weights=False).eval()
+    save_file(whole.state_dict(), tmp_path / "weights.safetensors")
+    encoder = Encoder("googlenet", channels=3, size=64, weights=tmp_path / "weights.safetensors").eval()
+    assert encoder.feature_dim == 1024
+    whole.fc = torch.nn.Identity()
+    pixels = torch.rand(2, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(pixels), whole((pixels - 0.5) / 0.5))
+
+
+def test_googlenet_pools_by_gem_and_learns() -> None:
+    encoder = Encoder("googlenet", channels=3, size=64, pooling="gem")
+    encoder.pool_apart(2)
+    features = encoder(torch.rand(2, 3, 64, 64))
+    assert features.shape == (2, 2048)
+    features.sum().backward()
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+    with pytest.raises(InputError, match="googlenet"):
+        Encoder("googlenett", channels=3, size=64)

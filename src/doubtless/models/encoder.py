@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from doubtless.errors import InputError, nearest
+from doubtless.models import googlenet as torchvision_net
 from doubtless.models.pooling import GeM
 from doubtless.models.small import SMALL
 
@@ -31,8 +32,8 @@ def channels_last_pays(backbone: str, device: torch.device) -> bool:
 class Encoder(nn.Module):
     """Images (n, C, H, W), uint8 or floats in [0, 1], to features (n, F).
 
-    `backbone`: "conv-fashion", "conv-cifar" or any timm model's name. `size` is the side of the images, where
-    the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
+    `backbone`: "conv-fashion", "conv-cifar", "googlenet" or any timm model's name. `size` is the side of the
+    images, where the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
 
     >>> Encoder("conv-fashion", channels=1, size=28)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 9216])
@@ -135,11 +136,15 @@ class Encoder(nn.Module):
 def _timm_model(
     name: str, pooling: Pooling, pretrained: bool, normalization: Normalization
 ) -> tuple[nn.Module, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """A timm model without its classifier, and the channel statistics it was trained with."""
+    """A timm model (or GoogLeNet) without its classifier, and the channel statistics it was trained with."""
     import timm
 
+    if name == torchvision_net.NAME:
+        made = torchvision_net.googlenet(pooled=pooling != "gem", pretrained=pretrained)
+        return made, torchvision_net.STATISTICS if normalization == "auto" else STATISTICS[normalization]
     if not timm.is_model(name):
-        raise InputError(f"There is no backbone {name!r}{nearest(name, [*SMALL, *timm.list_models()])}")
+        known = [*SMALL, torchvision_net.NAME, *timm.list_models()]
+        raise InputError(f"There is no backbone {name!r}{nearest(name, known)}")
     # GeM wants the map of features, the others want timm's own pooling.
     arguments: dict[str, Any] = {"auto": {}, "gem": {"global_pool": ""}, "avg": {"global_pool": "avg"}}[
         pooling
