@@ -202,7 +202,7 @@ def _histograms(rows: Sequence[MethodResult]) -> list[str]:
 def _examples(rows: Sequence[MethodResult], names: Sequence[str] | None) -> str:
     """Most and least certain queries of each method, folded: the first is open."""
     parts: list[str] = []
-    count = 12 if sum(row.images is not None for row in rows) <= MANY else 6
+    count = 12 if sum(row.images is not None for row in rows) <= MANY else 4
     for row in rows:
         body = certainty_section(row.evaluations[0], images=row.images, names=names, count=count)
         if body:
