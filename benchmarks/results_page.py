@@ -210,7 +210,7 @@ def read(path: Path) -> Result:
     return result
 
 
-def is_best(table: Table, result: Result, name: str, metric: str) -> bool:
+def is_best(result: Result, name: str, metric: str) -> bool:
     """Whether no row of the table has a better mean."""
     means = {
         row: cell["mean"]
@@ -249,7 +249,7 @@ def cell_text(table: Table, result: Result, name: str, metric: str) -> str:
     text = ""
     if cell is not None and cell["mean"] is not None:
         text = number(cell["mean"]) + ("" if cell["std"] is None else f" ± {number(cell['std'])}")
-        text = f"**{text}**" if is_best(table, result, name, metric) else text
+        text = f"**{text}**" if is_best(result, name, metric) else text
     elif cell is not None and cell["free"] is not None:
         text = f"*{number(cell['free'])}*"
     published = (result["published"] or {"methods": {}})["methods"].get(name, {})

@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods import DataSpec, Method, method_class
+from doubtless.training.acceleration import device_name
 
 Step = Callable[[], None]
 
@@ -95,8 +96,7 @@ def verdict(ratio: float, limit: float | None) -> str:
 
 def machine(device: torch.device) -> str:
     """Device, threads and torch, for the first line."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{device_name(device)}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
 def synchronize(device: torch.device) -> None:

@@ -12,6 +12,7 @@ from doubtless.bench.plan import Job
 from doubtless.config import Config
 from doubtless.data import BalancedBatches, Batch
 from doubtless.methods import Method, method_class
+from doubtless.training.acceleration import best_device
 from doubtless.training.parts import RunData, open_run_data
 
 EVALUATION_SECONDS = 20.0  # start of a process, embedding, metrics and intervals of a thousand queries
@@ -44,8 +45,7 @@ def _probe_training(method: Method, data: RunData) -> float:
     config = method.config
     if not method.trains or config.training.epochs == 0:
         return 0.0
-    use_gpu = config.training.accelerator != "cpu" and torch.cuda.is_available()
-    device = torch.device("cuda" if use_gpu else "cpu")
+    device = best_device(config.training.accelerator)
     method.to(device)
     options = config.training
     plan = BalancedBatches(data.train.labels, batch_size=options.batch_size, per_class=options.per_class)
@@ -60,7 +60,7 @@ def _probe_training(method: Method, data: RunData) -> float:
     for _ in range(STEPS):
         began = time.perf_counter()
         method.loss(batch).total.backward()
-        if use_gpu:
+        if device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - began)
     return best * len(plan) * options.epochs

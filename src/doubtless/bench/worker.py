@@ -18,7 +18,7 @@ from doubtless.errors import DoubtlessError
 from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import write_bytes, write_json, write_text
 from doubtless.training import Run, train_run
-from doubtless.training.acceleration import best_device
+from doubtless.training.acceleration import device_name
 from doubtless.training.run_evaluation import RunEvaluation, versions
 
 MADE_WITH = "made_with.json"
@@ -34,7 +34,8 @@ def make_run(config_path: Path, folder: Path, *, train_only: bool = False) -> No
         train_run(config, folder, resume=begun, quiet=True)
         write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
     if not train_only:
-        _keep(RunEvaluation(run).measure(report=False), folder)
+        work = RunEvaluation(run)
+        _keep(work.measure(report=False), folder, device=work.method.device)
 
 
 def measure_again(config_path: Path, folder: Path, base: Path) -> None:
@@ -45,15 +46,13 @@ def measure_again(config_path: Path, folder: Path, base: Path) -> None:
     work = RunEvaluation(Run.open(base), options=config.evaluation)
     found = work.measure(report=False, folder=folder)
     write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
-    _keep(found, folder)
+    _keep(found, folder, device=work.method.device)
 
 
-def _keep(found: Evaluation, folder: Path) -> None:
+def _keep(found: Evaluation, folder: Path, *, device: torch.device) -> None:
     """What measured the run, then its queries: with them the run is done."""
     assert found.queries is not None
-    device = best_device("auto")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    write_json(folder / MADE_WITH, {**versions(), "device": name})
+    write_json(folder / MADE_WITH, {**versions(), "device": device_name(device)})
     write_bytes(folder / "queries.safetensors", save(as_tensors(found.queries)))
 
 

@@ -72,13 +72,10 @@ def contrastive_step(
         points = _points(features.to(dtype), outputs.to(dtype), has_bias=bias is not None)
         positive, inside, cosine = _pair_types(points.unit, labels, margin)
         count: int | Tensor = len(labels) * (len(labels) - 1)
-        if isinstance(chosen, Tensor) or chosen != "all":
-            picked = (
-                chosen
-                if isinstance(chosen, Tensor)
-                else chosen_pairs(cosine, labels, pairs=chosen, margin=margin)
-            )
-            positive, inside, count = positive & picked, inside & picked, picked.sum()
+        if not isinstance(chosen, Tensor) and chosen != "all":
+            chosen = chosen_pairs(cosine, labels, pairs=chosen, margin=margin)
+        if isinstance(chosen, Tensor):
+            positive, inside, count = positive & chosen, inside & chosen, chosen.sum()
         pairs = _pair_weights(positive, inside, count, negative_weight, dtype)
         pull = _pull(points.unit, pairs)
         gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)

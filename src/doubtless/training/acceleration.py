@@ -24,6 +24,11 @@ def best_device(accelerator: str) -> torch.device:
     return torch.device("cuda" if use_gpu else "cpu")
 
 
+def device_name(device: torch.device) -> str:
+    """What a table says it was measured on: ``NVIDIA H200``, ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def precision_of(config: Config, device: torch.device) -> Precision:
     """What `training.precision` means on a device; auto is bf16 for timm networks on GPUs that compute in it.
 
