@@ -1,6 +1,6 @@
 """A training step as one CUDA graph: recorded once an epoch, then replayed with a single launch a step.
 
-A small network's step is some 150 kernels of a few microseconds each, and Python launches them more slowly than
+A small network's step is some hundred kernels of a few microseconds each, and Python launches them more slowly than
 an H200 runs them: conv-fashion at batch 256 takes 3.3 ms a step launched one by one, 1.0 ms replayed. What is
 recorded is everything from the images to the optimiser's update, so a replay waits for nothing.
 
