@@ -111,7 +111,9 @@ def _fit(
         method.encoder.backbone.compile()  # in place: names of weights stay as they are
     module = TrainingModule(method, data.validation, run, mining=mining, graphed=_replays(method))
     loader = EpochLoader(batches, trainer)
+    device = method.device
     trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
+    method.to(device)  # Lightning leaves it on the CPU, where what follows would take minutes
     module.restore_best()
 
 
