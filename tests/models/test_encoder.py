@@ -14,16 +14,54 @@ from doubtless.errors import InputError
 from doubtless.models import Encoder, GeM
 from doubtless.models.encoder import channels_last_pays
 
-NETWORKS = [("conv-fashion", 1, 28, "auto"), ("conv-cifar", 3, 32, "auto"), ("resnet10t", 3, 48, "gem")]
+NETWORKS = [
+    ("conv-fashion", 1, 28, "auto"),
+    ("conv-cifar", 3, 32, "auto"),
+    ("resnet9", 3, 16, "auto"),
+    ("resnet10t", 3, 48, "gem"),
+]
 
 
 @pytest.mark.parametrize(
-    ("backbone", "channels", "size", "features"), [("conv-fashion", 1, 28, 9216), ("conv-cifar", 3, 32, 1024)]
+    ("backbone", "channels", "size", "features"),
+    [
+        ("conv-fashion", 1, 28, 9216),
+        ("conv-cifar", 3, 32, 1024),
+        ("resnet9", 1, 28, 512),
+        ("resnet9", 3, 8, 512),
+    ],
 )
 def test_small_networks(backbone: str, channels: int, size: int, features: int) -> None:
     encoder = Encoder(backbone, channels=channels, size=size)
     assert encoder.feature_dim == features
     assert encoder(torch.zeros(2, channels, size, size)).shape == (2, features)
+
+
+def test_resnet9_by_hand() -> None:
+    """Layer by layer, with the sums of its two residual blocks written out."""
+    torch.manual_seed(0)
+    encoder = Encoder("resnet9", channels=3, size=16).eval()
+    first, second, residual, third, fourth, last, *_ = encoder.backbone
+    for layer in encoder.modules():
+        if isinstance(layer, torch.nn.BatchNorm2d):  # statistics that do something
+            layer.running_mean.uniform_(-0.1, 0.1)
+            layer.running_var.uniform_(0.5, 2)
+
+    def convolution(layer: torch.nn.Sequential, x: torch.Tensor, *, halved: bool = False) -> torch.Tensor:
+        x = torch.nn.functional.conv2d(x, layer[0].weight, padding=1)
+        norm = layer[1]
+        shape = (1, -1, 1, 1)
+        x = (x - norm.running_mean.view(shape)) / (norm.running_var.view(shape) + norm.eps).sqrt()
+        x = (x * norm.weight.view(shape) + norm.bias.view(shape)).clamp_min(0)
+        return torch.nn.functional.max_pool2d(x, 2) if halved else x
+
+    pixels = torch.rand(2, 3, 16, 16)
+    x = convolution(second, convolution(first, pixels), halved=True)
+    x = x + convolution(residual[1], convolution(residual[0], x))
+    x = convolution(fourth, convolution(third, x, halved=True), halved=True)
+    x = x + convolution(last[1], convolution(last[0], x))
+    torch.testing.assert_close(encoder(pixels), x.amax((-2, -1)), atol=1e-5, rtol=1e-4)
+    assert sum(p.numel() for p in encoder.parameters()) == 6_568_000  # and 5,120 of a classifier
 
 
 def test_bytes_and_floats_mean_the_same() -> None:

@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from doubtless.errors import InputError, nearest
 from doubtless.models import googlenet as torchvision_net
 from doubtless.models.pooling import GeM
+from doubtless.models.resnet9 import NAME as RESNET9
+from doubtless.models.resnet9 import resnet9
 from doubtless.models.small import SMALL
 
+OWN: dict[str, Callable[[int], nn.Module]] = {**SMALL, RESNET9: resnet9}  # by their number of channels
 Pooling = Literal["auto", "gem", "avg"]
 Normalization = Literal["auto", "none", "imagenet", "symmetric"]
 
@@ -32,8 +35,9 @@ def channels_last_pays(backbone: str, device: torch.device) -> bool:
 class Encoder(nn.Module):
     """Images (n, C, H, W), uint8 or floats in [0, 1], to features (n, F).
 
-    `backbone`: "conv-fashion", "conv-cifar", "googlenet" or any timm model's name. `size` is the side of the
-    images, where the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
+    `backbone`: "conv-fashion", "conv-cifar", "resnet9", "googlenet" or any timm model's name. `size` is the
+    side of the images, where the number of features depends on it. Normalisation lies in here, so that nobody can
+    forget it.
 
     >>> Encoder("conv-fashion", channels=1, size=28)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 9216])
@@ -56,10 +60,10 @@ class Encoder(nn.Module):
         super().__init__()
         self.name = backbone
         self.channels_last = False
-        if backbone in SMALL:
+        if backbone in OWN:
             if pooling == "gem" or pretrained:
                 raise InputError(f"{backbone} has neither a pooling to choose nor pretrained weights.")
-            self.backbone: nn.Module = SMALL[backbone](channels)
+            self.backbone: nn.Module = OWN[backbone](channels)
             self.pooling: nn.Module = nn.Identity()
             statistics = STATISTICS["none" if normalization == "auto" else normalization]
             self.takes = channels
@@ -143,7 +147,7 @@ def _timm_model(
         made = torchvision_net.googlenet(pooled=pooling != "gem", pretrained=pretrained)
         return made, torchvision_net.STATISTICS if normalization == "auto" else STATISTICS[normalization]
     if not timm.is_model(name):
-        known = [*SMALL, torchvision_net.NAME, *timm.list_models()]
+        known = [*OWN, torchvision_net.NAME, *timm.list_models()]
         raise InputError(f"There is no backbone {name!r}{nearest(name, known)}")
     # GeM wants the map of features, the others want timm's own pooling.
     arguments: dict[str, Any] = {"auto": {}, "gem": {"global_pool": ""}, "avg": {"global_pool": "avg"}}[
