@@ -43,7 +43,7 @@ def test_a_run_becomes_a_posterior_run(doubtless, tiny_run: Path, tmp_path: Path
     found = json.loads(out)
     made = Run.open(tmp_path / "new")
     assert found["run"] == str(made.path)
-    assert found["record"]["trials"] == 6
+    assert found["record"]["trials"] == 6 + 8  # a grid, and between the neighbours of its best
     assert {"error_auroc", "ece", "recall@1"} <= set(found["measures"])
     assert (made.path / "report.html").is_file()
     assert made.config.method == "lam-posthoc"

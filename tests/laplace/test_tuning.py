@@ -11,6 +11,7 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.evaluation import consensus_ece
 from doubtless.laplace import (
     DiagonalPosterior,
     default_scales,
@@ -21,6 +22,7 @@ from doubtless.laplace import (
     negative_consensus_ece,
     tune,
 )
+from doubtless.laplace.tuning import marginal_prior_precisions
 
 
 def noisy_clusters(n: int = 90, width: int = 10) -> tuple[Tensor, Tensor]:
@@ -106,9 +108,39 @@ def test_consensus_by_loops(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -
         winners = sorted(label for label, number in votes.items() if number == count)
         winner = int(labels[first[i]]) if int(labels[first[i]]) in winners else winners[0]
         bins.setdefault(min(10 * count // 30, 9), []).append((winner == int(labels[i]), count / 30))
-    expected = sum(abs(sum(r for r, _ in rows) - sum(c for _, c in rows)) for rows in bins.values()) / 45
+    gap = sum(abs(sum(r for r, _ in rows) - sum(c for _, c in rows)) for rows in bins.values())
+    without_votes = sum(int(labels[first[i]]) == int(labels[i]) for i in range(45))
+    lost = max(0, without_votes - sum(r for rows in bins.values() for r, _ in rows))
     assert len(bins) > 3
-    assert found == pytest.approx(expected, abs=1e-12)
+    assert found == pytest.approx((gap + lost) / 45, abs=1e-12)
+
+
+def test_calibrated_ignorance_does_not_win() -> None:
+    """Draws that know nothing are right as often as they agree: by calibration alone that is the best."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 10
+    centres = torch.nn.functional.normalize(torch.randn(10, 8, generator=generator), dim=1)
+    location = centres[labels] + 0.35 * torch.randn(600, 8, generator=generator)
+    knowing, ignorant = (
+        Embedding.gaussian(location, torch.full((600, 1), variance)) for variance in (1e-4, 1e6)
+    )
+    first = labels[nearest_others(knowing.direction)]
+    assert (first == labels).float().mean() > 0.5
+    errors = [_vote_error(embedding, labels, first) for embedding in (knowing, ignorant)]
+    assert errors[1] < errors[0]
+    scores = [negative_consensus_ece(embedding, labels) for embedding in (knowing, ignorant)]
+    assert scores[1] < scores[0]
+    assert scores[0] == pytest.approx(-errors[0], abs=0.02)  # what knows loses nothing by a vote
+
+
+def _vote_error(embedding: Embedding, labels: Tensor, first: Tensor) -> float:
+    """The metric that is reported, of votes of a hundred draws."""
+    cosine = embedding.sample(100, generator=torch.Generator().manual_seed(0)) @ embedding.direction.T
+    cosine.diagonal(dim1=1, dim2=2).fill_(-torch.inf)
+    votes = torch.nn.functional.one_hot(labels[cosine.argmax(2)], 10).sum(0)  # (n, classes)
+    votes = 2 * votes + torch.nn.functional.one_hot(first, 10)
+    most, winner = votes.max(1)
+    return consensus_ece(most // 2, winner == labels, samples=100)
 
 
 def test_rows_are_cut_without_a_trace(
@@ -150,6 +182,30 @@ def test_tuning_finds_the_best_of_its_grid(
     if criterion != "consensus-ece":
         score = {"error-auroc": error_auroc, "match-likelihood": match_likelihood}[criterion]
         assert score(tuned.posterior.predict(features), labels) == pytest.approx(best.score, rel=1e-6)
+
+
+@pytest.mark.parametrize("prior", ["marginal", "validation"])
+def test_refining_looks_between_the_neighbours_of_the_best(
+    problem: tuple[DiagonalPosterior, Tensor, Tensor], prior: str
+) -> None:
+    posterior, features, labels = problem
+    scales = default_scales(posterior, 6)
+    grid = tune(posterior, features, labels, prior=prior, scales=scales)
+    tuned = tune(posterior, features, labels, prior=prior, scales=scales[::-1], refine=4)
+    coarse, closer = tuned.trials[:-4], tuned.trials[-4:]
+    assert coarse == grid.trials
+    place = scales.index(grid.posterior.scale)
+    low, high = scales[max(place - 1, 0)], scales[min(place + 1, 5)]
+    assert all(low < trial.scale < high for trial in closer)
+    assert max(trial.score for trial in tuned.trials) >= max(trial.score for trial in grid.trials)
+    if prior == "validation":
+        held = grid.posterior.prior_precision / grid.posterior.scale
+        assert [trial.prior_precision / trial.scale for trial in closer] == pytest.approx([held] * 4)
+    else:
+        expected = marginal_prior_precisions(posterior, [trial.scale for trial in closer])
+        assert [trial.prior_precision for trial in closer] == pytest.approx(expected)
+    alone = tune(posterior, features, labels, prior=prior, scales=scales[:1], refine=4)
+    assert len({trial.scale for trial in alone.trials}) == 1  # nothing lies between one and itself
 
 
 def test_a_criterion_can_be_a_function(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:

@@ -31,10 +31,10 @@ def marginal_prior_precision(posterior: DiagonalPosterior, scale: float) -> floa
 def consensus_ece(
     embedding: Embedding, labels: Tensor, *, generator: torch.Generator, draws: int = 100, bins: int = 10
 ) -> float:
-    """Of votes, all similarities of a few rows at once."""
+    """Of votes, and what they cost, all similarities of a few rows at once."""
     classes, labels = labels.unique(return_inverse=True)
     gallery, n = embedding.direction, len(labels)
-    counts, correct = [], []
+    counts, correct, without_votes = [], [], []
     for rows in torch.arange(n).split(max(1, 2**24 // (draws * max(gallery.shape)))):
         itself = torch.arange(len(rows)), rows
         similarity = gallery[rows] @ gallery.T
@@ -43,15 +43,18 @@ def consensus_ece(
         votes[:, itself[0], rows] = -torch.inf
         chosen = labels[votes.argmax(2)].T  # (rows, draws)
         ballot = 2 * torch.stack([row.bincount(minlength=len(classes)) for row in chosen])
-        ballot[itself[0], labels[similarity.argmax(1)]] += 1
+        first = labels[similarity.argmax(1)]
+        ballot[itself[0], first] += 1
         most, winner = ballot.max(1)
         counts.append(most // 2)
         correct.append(winner == labels[rows])
+        without_votes.append(first == labels[rows])
     share, right = torch.cat(counts), torch.cat(correct).double()
     bin_of = (share * bins // draws).clamp_max(bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64)
     gap.index_add_(0, bin_of, right - share.double() / draws)
-    return float(gap.abs().sum()) / n
+    lost = int(torch.cat(without_votes).sum()) - int(torch.cat(correct).sum())
+    return (float(gap.abs().sum()) + max(0, lost)) / n
 
 
 def trials(

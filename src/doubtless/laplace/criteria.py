@@ -65,7 +65,12 @@ def negative_consensus_ece(
     generator: torch.Generator | None = None,
 ) -> float:
     """Minus the expected calibration error of votes: every item is drawn many times, each draw votes for the
-    label of its nearest neighbour, and the winner's share should be how often winners are right."""
+    label of its nearest neighbour, and the winner's share should be how often winners are right.
+
+    Less what voting costs: the share of right answers that nearest neighbours have and winners have not. A
+    posterior so wide that its draws know nothing is well calibrated too: a vote among ten labels that is won by a
+    fifth is right about as often. On CIFAR10 six of ten τ chosen by the calibration error alone were such ones.
+    """
 
     def draw(rows: Tensor) -> Iterator[Tensor]:
         yield embedding[rows].sample(draws, generator=generator)
@@ -138,12 +143,13 @@ def _match_likelihood(direction: Tensor, uncertainty: Tensor, labels: Tensor, qu
 def _consensus_ece(
     directions: Tensor, labels: Tensor, queries: Tensor, draw: Draw, *, draws: int, bins: int
 ) -> Tensor:
-    """Of G points, (G,): directions (G, n, D), labels (n,), queries (q,)."""
+    """Error and cost of the votes of G points, (G,): directions (G, n, D), labels (n,), queries (q,)."""
     classes, labels = labels.unique(return_inverse=True)
     gaps = torch.zeros(len(directions), bins, dtype=torch.float64, device=labels.device)
+    lost = torch.zeros(len(directions), dtype=torch.float64, device=labels.device)
     for rows in _few(queries, directions[0], copies=draws):
         themselves = rows.repeat(draws)
-        for gallery, gap, sampled in zip(directions, gaps, draw(rows), strict=True):
+        for gallery, gap, cost, sampled in zip(directions, gaps, lost, draw(rows), strict=True):
             hits = _nearest(sampled.flatten(0, 1), gallery, without=themselves)  # from (draws, rows, D)
             votes = labels[hits].view(draws, len(rows)).T  # (rows, draws)
             first = labels[_nearest(gallery[rows], gallery, without=rows)]
@@ -153,7 +159,8 @@ def _consensus_ece(
                 bins - 1
             )  # in integers: no share falls between two bins
             gap.index_add_(0, bin_of, right - share.double() / draws)
-    return gaps.abs().sum(1) / len(queries)
+            cost += ((first == labels[rows]).double() - right).sum()
+    return (gaps.abs().sum(1) + lost.clamp_min(0)) / len(queries)
 
 
 def _elected(votes: Tensor, first: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -58,6 +58,7 @@ def tune(
     prior: Literal["marginal", "validation"] = "marginal",
     scales: Sequence[float] | None = None,
     ratios: Sequence[float] | None = None,
+    refine: int = 0,
     queries: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tuned:
@@ -69,7 +70,8 @@ def tune(
     `criterion` may be a function of an `Embedding` and labels, higher is better. `queries` (q,) are the items it
     scores, all by default, while all stay neighbours: what draws agree on depends on how dense they lie.
     `scales` are the τ tried (default 50, around the one where weights are as large as their spread); `ratios`,
-    for `prior="validation"`, the λ/τ (default 5, around the mean curvature).
+    for `prior="validation"`, the λ/τ (default 5, around the mean curvature). `refine` more τ are tried between
+    the best one's two neighbours: a score may change much from one τ of a grid to the next.
     """
     if prior not in ("marginal", "validation"):
         raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
@@ -80,20 +82,47 @@ def tune(
             "a criterion that is a function scores all items; leave out queries, or name a criterion."
         )
     score = _criterion(criterion, generator, posterior.weight.device)
-    tried = list(scales) if scales is not None else default_scales(posterior)
-    if prior == "marginal":
-        points = list(zip(tried, marginal_prior_precisions(posterior, tried), strict=True))
-    else:
+    labels = labels.to(posterior.weight.device)
+    asked = (torch.arange(len(labels)) if queries is None else queries).to(labels.device)
+
+    def trials_at(points: Sequence[Point]) -> list[Trial]:
+        grids = _grids(posterior, features, points, asked)
+        scores = torch.cat([score(grid, labels) for grid in grids]).tolist()
+        return [Trial(*point, number) for point, number in zip(points, scores, strict=True)]
+
+    tried = sorted(scales) if scales is not None else default_scales(posterior)
+    steps = None
+    if prior == "validation":
         mean = float(posterior.flat_curvature().mean())
         steps = list(ratios) if ratios is not None else [mean * 10.0**power for power in range(-3, 2)]
-        points = [(scale, ratio * scale) for ratio in steps for scale in tried]
-    labels = labels.to(posterior.weight.device)
-    asked = torch.arange(len(labels)) if queries is None else queries
-    grids = _grids(posterior, features, points, asked.to(labels.device))
-    scores = torch.cat([score(grid, labels) for grid in grids]).tolist()
-    trials = [Trial(*point, number) for point, number in zip(points, scores, strict=True)]
+    trials = trials_at(_points(posterior, tried, steps))
     best = max(trials, key=lambda trial: trial.score)
+    if refine and len(tried) > 1:
+        closer = _between(tried, best.scale, refine)
+        kept = None if steps is None else [best.prior_precision / best.scale]
+        trials += trials_at(_points(posterior, closer, kept))
+        best = max(trials, key=lambda trial: trial.score)
     return Tuned(posterior.with_scale(best.scale, best.prior_precision), trials)
+
+
+def _points(
+    posterior: DiagonalPosterior, scales: Sequence[float], ratios: Sequence[float] | None
+) -> list[Point]:
+    """τ and λ: λ by the marginal likelihood at each τ, or in fixed ratios to it."""
+    if ratios is None:
+        return list(zip(scales, marginal_prior_precisions(posterior, scales), strict=True))
+    return [(scale, ratio * scale) for ratio in ratios for scale in scales]
+
+
+def _between(scales: Sequence[float], best: float, count: int) -> list[float]:
+    """`count` numbers between the neighbours of the best of rising scales, equally spaced in the logarithm.
+
+    >>> _between([1.0, 10.0, 100.0], 1.0, 1)
+    [3.1622776601683795]
+    """
+    place = scales.index(best)
+    low, high = math.log(scales[max(place - 1, 0)]), math.log(scales[min(place + 1, len(scales) - 1)])
+    return [math.exp(low + (high - low) * step / (count + 1)) for step in range(1, count + 1)]
 
 
 def default_scales(posterior: DiagonalPosterior, count: int = 50) -> list[float]:

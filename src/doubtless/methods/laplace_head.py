@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 from torch import Tensor, nn
 
 from doubtless.config import Config, Section
@@ -26,18 +26,13 @@ class TuneOptions(Section):
     images hardly have; large: by how much of them the head does not see, which tells errors better."""
     grid: int = Field(default=50, ge=2)
     """So many τ are tried."""
+    refine: int = Field(default=8, ge=0)
+    """So many more between the neighbours of the best: over eight orders of magnitude a grid of 50 is coarse."""
     images: int = Field(default=2000, ge=2)
     """On at most so many images: each is compared with all neighbours, at every point of the grid."""
     gallery: int | None = Field(default=None, ge=2)
     """Their neighbours are at most so many images; None: themselves. What draws agree on depends on how dense
     neighbours lie, so a calibrated τ is one for galleries of this size: as large as the one it is meant for."""
-
-    @model_serializer(mode="wrap")
-    def _without_defaults_that_came_later(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Runs are known by a hash of their configuration: one that does not use these keeps its own."""
-        written: dict[str, Any] = plain(self)
-        later = {"gallery", "ratio"}
-        return {name: value for name, value in written.items() if name not in later or value is not None}
 
 
 class LaplaceOptions(Section):
@@ -147,6 +142,7 @@ class LaplaceHead(nn.Module):
             prior=options.prior if ratios is None else "validation",
             ratios=ratios,
             scales=default_scales(posterior, options.grid),
+            refine=options.refine,
             queries=None if len(labels) <= options.images else _rows(len(labels), options.images, seed),
             generator=torch.Generator(features.device).manual_seed(seed),
         )
