@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+if TYPE_CHECKING:
+    from tests.reference.two_processes import TwoProcesses
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -16,6 +19,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOUBTLESS_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def two_processes() -> Iterator[TwoProcesses]:
+    """A gloo group of two, for all tests that need one."""
+    from tests.reference.two_processes import TwoProcesses
+
+    pair = TwoProcesses()
+    yield pair
+    pair.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from doubtless.config import LossConfig, make_config
@@ -20,6 +17,7 @@ from doubtless.losses.variational import kl_to_standard_normal
 from doubtless.methods import DataSpec
 from doubtless.methods.dvml import LOSSES, Dvml
 from doubtless.methods.metric_loss import MetricLoss
+from tests.reference.two_processes import TwoProcesses, loss_and_gradients, share_of
 
 SPEC = DataSpec(channels=1, size=12, label_names=list("abcdef"))
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
@@ -326,34 +324,15 @@ def test_options_are_checked(tiny_config) -> None:
         make_config(with_dvml(tiny_config, phase2={"sythesised": 1}))
 
 
-def _worker(rank: int, port: str, config: dict[str, Any], folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    method = made(config, phase1_epochs=0)
-    own = Batch(*(value[4 * rank : 4 * rank + 4] for value in a_batch()))
-    torch.manual_seed(5)  # as training does at every epoch
-    total = method.loss(own).total
-    total.backward()
-    for value in method.parameters():  # what data-parallel training does
-        dist.all_reduce(value.grad)
-        value.grad /= 2
-    found = {name: value.grad for name, value in method.named_parameters()}
-    torch.save({"loss": total.detach(), "gradients": found}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+def _step_of_rank(rank: int, config: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    return loss_and_gradients(made(config, phase1_epochs=0), share_of(a_batch(), rank), seed=5)
 
 
-def test_two_processes_have_the_gradient_of_one(tiny_config, tmp_path: Path) -> None:
-    method = made(tiny_config, phase1_epochs=0)
-    torch.manual_seed(5)
-    alone = method.loss(a_batch()).total
-    alone.backward()
-    port = str(29300 + os.getpid() % 200)
-    torch.multiprocessing.spawn(_worker, (port, tiny_config, str(tmp_path)), nprocs=2)
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        torch.testing.assert_close(found["loss"], alone.detach())
-        for name, value in method.named_parameters():
-            torch.testing.assert_close(found["gradients"][name], value.grad, rtol=1e-4, atol=1e-5)
+def test_two_processes_have_the_gradient_of_one(tiny_config, two_processes: TwoProcesses) -> None:
+    total, gradients = loss_and_gradients(made(tiny_config, phase1_epochs=0), a_batch(), seed=5)
+    for loss, found in two_processes(_step_of_rank, tiny_config):
+        torch.testing.assert_close(loss, total)
+        torch.testing.assert_close(found, gradients, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

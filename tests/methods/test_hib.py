@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
+from torch import Tensor
 from torch.distributions import Independent, Normal, kl_divergence
-from torch.nn.parallel import DistributedDataParallel
 
 from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
-from doubtless.methods import DataSpec, Method, method_class
+from doubtless.methods import DataSpec, method_class
 from doubtless.training import Run, embed_images, open_run_data, train_run
 from doubtless.training.validation import validation_scores
+from tests.reference.two_processes import TwoProcesses, assert_same_step, loss_and_gradients, share_of
 
 
 def a_method(**hib: Any) -> Any:
@@ -130,42 +128,11 @@ def test_options_that_cannot_be_are_refused() -> None:
         a_method(kl=1.0)
 
 
-class _LossOnly(torch.nn.Module):
-    """DDP averages what its module's forward made: let that be the loss."""
-
-    def __init__(self, method: Method) -> None:
-        super().__init__()
-        self.method = method
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        return self.method.loss(batch).total
+def _step_of_rank(rank: int) -> tuple[Tensor, dict[str, Tensor]]:
+    return loss_and_gradients(a_method(), share_of(a_batch(), rank), seed=7)
 
 
-def _worker(rank: int, port: str, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    method, batch = a_method(), a_batch()
-    own = Batch(*(value[4 * rank : 4 * rank + 4] for value in batch))
-    parallel = DistributedDataParallel(_LossOnly(method))  # kept: its hooks die with it
-    torch.manual_seed(7)  # as training does, alike on all ranks
-    total = parallel(own)
-    total.backward()
-    gradients = {name: value.grad for name, value in method.named_parameters()}
-    torch.save({"loss": total.detach(), "gradients": gradients}, f"{folder}/{rank}.pt")
-    del parallel  # before the group it holds: a reducer that outlives it can hang the process's end
-    dist.destroy_process_group()
-
-
-def test_gradient_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
-    method = a_method()
-    torch.manual_seed(7)
-    alone = method.loss(a_batch()).total
-    alone.backward()
-    port = str(30100 + os.getpid() % 300)
-    torch.multiprocessing.spawn(_worker, (port, str(tmp_path)), nprocs=2)
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        torch.testing.assert_close(found["loss"], alone.detach(), atol=1e-6, rtol=0)
-        for name, parameter in method.named_parameters():
-            difference = (found["gradients"][name] - parameter.grad).abs().max()
-            assert difference <= 1e-6 * max(1.0, float(parameter.grad.abs().max())), name
+def test_gradient_of_two_processes_is_that_of_one(two_processes: TwoProcesses) -> None:
+    alone = loss_and_gradients(a_method(), a_batch(), seed=7)
+    for found in two_processes(_step_of_rank):
+        assert_same_step(found, alone, within=1e-6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from doubtless.methods.lam_online import LamOnline
 from doubtless.training import Run, train_run
 from tests.reference.launches import Launches
 from tests.reference.stopped import train_until
+from tests.reference.two_processes import TwoProcesses
 
 
 def a_method(loss: dict[str, Any] | None = None, **laplace: Any) -> LamOnline:
@@ -280,18 +280,13 @@ def four_steps(method: LamOnline, rows: slice) -> dict[str, Any]:
     return {"gradients": first, "curvatures": curvatures, "noise": torch.rand(3)}
 
 
-def _worker(rank: int, port: str, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    found = four_steps(a_method(samples=2), slice(4 * rank, 4 * rank + 4))
-    torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+def _steps_of_rank(rank: int) -> dict[str, Any]:
+    return four_steps(a_method(samples=2), slice(4 * rank, 4 * rank + 4))
 
 
-def test_two_processes_hold_the_curvature_of_one(tmp_path: Path) -> None:
+def test_two_processes_hold_the_curvature_of_one(two_processes: TwoProcesses) -> None:
     alone = four_steps(a_method(samples=2), slice(None))
-    torch.multiprocessing.spawn(_worker, (str(29300 + os.getpid() % 300), str(tmp_path)), nprocs=2)
-    ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    ranks = two_processes(_steps_of_rank)
     for step, expected in enumerate(alone["curvatures"]):
         for number, value in enumerate(expected):
             one, other = (found["curvatures"][step][number] for found in ranks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from doubtless.methods import DataSpec, Part
 from doubtless.methods.proxy import Proxy, roles_of_the_norm
 from doubtless.training import Run, train_run
 from tests.reference.stopped import train_until
+from tests.reference.two_processes import TwoProcesses
 
 ABLATION = [
     {"similarity": "elk", "family": "nivmf"},
@@ -265,6 +265,9 @@ def test_stopped_and_resumed_is_bit_equal(config: dict[str, Any], run: Run, tmp_
         }
 
 
+DISTRIBUTED = ABLATION[:1] + ABLATION[-2:]
+
+
 def three_steps(method: Proxy, rows: slice) -> dict[str, Any]:
     """Steps of gradient descent: the first gradient, and what the parameters are in the end."""
     optimizer = torch.optim.SGD(method.parameters(), lr=1e-3)
@@ -281,21 +284,15 @@ def three_steps(method: Proxy, rows: slice) -> dict[str, Any]:
     return {"gradients": first, "parameters": dict(method.state_dict()), "noise": torch.rand(3)}
 
 
-def _worker(rank: int, port: str, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    for number, row in enumerate(ABLATION[:1] + ABLATION[-2:]):
-        found = three_steps(a_method(**row), slice(4 * rank, 4 * rank + 4))
-        torch.save(found, f"{folder}/{number}-{rank}.pt")
-    dist.destroy_process_group()
+def _steps_of_rank(rank: int) -> list[dict[str, Any]]:
+    return [three_steps(a_method(**row), slice(4 * rank, 4 * rank + 4)) for row in DISTRIBUTED]
 
 
-def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_worker, (str(29700 + os.getpid() % 300), str(tmp_path)), nprocs=2)
-    for number, row in enumerate(ABLATION[:1] + ABLATION[-2:]):
+def test_two_processes_have_the_gradient_of_one(two_processes: TwoProcesses) -> None:
+    of_ranks = two_processes(_steps_of_rank)
+    for number, row in enumerate(DISTRIBUTED):
         alone = three_steps(a_method(**row), slice(None))
-        for rank in range(2):
-            found = torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=True)
+        for found in (rank[number] for rank in of_ranks):
             assert torch.equal(found["noise"], alone["noise"])  # as many draws everywhere
             for name, value in alone["gradients"].items():
                 difference = (found["gradients"][name] - value).abs().max()

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from doubtless.config import make_config
 from doubtless.data import Batch
@@ -24,9 +21,10 @@ from doubtless.losses import (
     triplet_regression_loss,
 )
 from doubtless.losses.triplet_moments import Gaussians
-from doubtless.methods import DataSpec, Method, method_class
+from doubtless.methods import DataSpec, method_class
 from doubtless.training import Run, embed_images, open_run_data, train_run
 from tests.reference.launches import Launches
+from tests.reference.two_processes import TwoProcesses, loss_and_gradients, share_of
 
 METHODS = ["triplet", "bayes-triplet", "bayes-triplet-vmf", "triplet-regression"]
 WITH_VARIANCE = METHODS[1:]
@@ -216,43 +214,18 @@ def test_frozen_features_and_half_whitened_heads(tiny_config: dict[str, Any], tm
     assert not torch.equal(fresh.head.weight, method.head.weight)
 
 
-class _LossOnly(torch.nn.Module):
-    """DDP averages what its module's forward made: let that be the loss."""
-
-    def __init__(self, method: Method) -> None:
-        super().__init__()
-        self.method = method
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self.method.loss(batch).total
+def _steps_of_rank(rank: int) -> dict[str, dict[str, Tensor]]:
+    return {
+        name: loss_and_gradients(a_method(name), share_of(a_batch(), rank), seed=3)[1] for name in METHODS
+    }
 
 
-def _worker(rank: int, port: str, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+def test_gradient_of_two_processes_is_that_of_one(two_processes: TwoProcesses) -> None:
+    of_ranks = two_processes(_steps_of_rank)
     for name in METHODS:
-        method, batch = a_method(name), a_batch()
-        own = Batch(*(value[4 * rank : 4 * rank + 4] for value in batch))
-        parallel = DistributedDataParallel(_LossOnly(method))
-        torch.manual_seed(3)
-        parallel(own).backward()
-        gradients = {key: value.grad for key, value in method.named_parameters()}
-        torch.save(gradients, f"{folder}/{name}-{rank}.pt")
-        del parallel  # before the group it holds
-    dist.destroy_process_group()
-
-
-def test_gradient_of_two_processes_is_that_of_one(tmp_path: Path) -> None:
-    port = str(29300 + os.getpid() % 250)
-    torch.multiprocessing.spawn(_worker, (port, str(tmp_path)), nprocs=2)
-    for name in METHODS:
-        method = a_method(name)
-        torch.manual_seed(3)
-        method.loss(a_batch()).total.backward()
-        for rank in range(2):
-            found = torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True)
-            for key, parameter in method.named_parameters():
-                torch.testing.assert_close(found[key], parameter.grad, rtol=1e-4, atol=1e-6)
+        _, alone = loss_and_gradients(a_method(name), a_batch(), seed=3)
+        for found in of_ranks:
+            torch.testing.assert_close(found[name], alone, rtol=1e-4, atol=1e-6)
 
 
 def test_a_gaussian_step_launches_little_more_than_the_plain_one() -> None:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 import yaml
 from safetensors.torch import load_file
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.training import Run, embed_images, open_run_data
 from doubtless.training.validation import validation_scores
+from tests.reference.two_processes import TwoProcesses, assert_same_step, loss_and_gradients, share_of
 
 LOSSES = {
     "contrastive": {"name": "contrastive", "margin": 0.7},
@@ -47,44 +47,16 @@ def a_batch() -> Batch:
     return Batch(torch.rand(8, 1, 12, 12, generator=generator), labels, torch.arange(8))
 
 
-class _LossOnly(torch.nn.Module):
-    """DDP averages what its module's forward made: let that be the loss."""
-
-    def __init__(self, method: Method) -> None:
-        super().__init__()
-        self.method = method
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        return self.method.loss(batch).total
+def _steps_of_rank(rank: int) -> dict[str, tuple[Tensor, dict[str, Tensor]]]:
+    return {loss: loss_and_gradients(a_method(loss), share_of(a_batch(), rank)) for loss in LOSSES}
 
 
-def _worker(rank: int, port: str, loss: str, folder: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    method, batch = a_method(loss), a_batch()
-    own = Batch(*(value[4 * rank : 4 * rank + 4] for value in batch))
-    parallel = DistributedDataParallel(_LossOnly(method))  # kept: its hooks die with it
-    total = parallel(own)
-    total.backward()
-    gradients = {name: value.grad for name, value in method.named_parameters()}
-    torch.save({"loss": total.detach(), "gradients": gradients}, f"{folder}/{rank}.pt")
-    del parallel  # before the group it holds: a reducer that outlives it can hang the process's end
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("loss", list(LOSSES))
-def test_gradient_is_that_of_one_process(loss: str, tmp_path: Path) -> None:
-    method = a_method(loss)
-    alone = method.loss(a_batch()).total
-    alone.backward()
-    port = str(29600 + list(LOSSES).index(loss) + os.getpid() % 300)
-    torch.multiprocessing.spawn(_worker, (port, loss, str(tmp_path)), nprocs=2)
-    for rank in range(2):
-        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
-        torch.testing.assert_close(found["loss"], alone.detach(), atol=1e-6, rtol=0)
-        for name, parameter in method.named_parameters():
-            difference = (found["gradients"][name] - parameter.grad).abs().max()
-            assert difference <= 1e-6 * max(1.0, float(parameter.grad.abs().max())), name
+def test_gradient_is_that_of_one_process(two_processes: TwoProcesses) -> None:
+    of_ranks = two_processes(_steps_of_rank)
+    for loss in LOSSES:
+        alone = loss_and_gradients(a_method(loss), a_batch())
+        for found in of_ranks:
+            assert_same_step(found[loss], alone, within=1e-6)
 
 
 def train_with(processes: int, config: dict[str, Any], folder: Path) -> None:
