@@ -16,8 +16,8 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation
 from doubtless.methods import Method
-from doubtless.training import Run, train_run
-from doubtless.training.parts import EMBED_BATCH
+from doubtless.training import Run
+from doubtless.training.parts import EMBED_BATCH, embed_images
 from doubtless.training.run_evaluation import RunEvaluation
 
 ImageLike = str | Path | Image.Image | Tensor
@@ -41,8 +41,6 @@ class Model:
     ) -> Embedding:
         """Embeds files, Pillow images, tensors (C, H, W) or a batch of them (n, C, H, W), bytes or [0, 1]."""
         if isinstance(images, ImageSet):
-            from doubtless.training import embed_images
-
             return embed_images(self.method, images, progress=progress)
         if len(images) == 0:
             raise InputError("there is no image to embed.")
@@ -91,6 +89,8 @@ def train(
         config = load_config(config)
     elif not isinstance(config, Config):
         config = make_config(config)
+    from doubtless.training import train_run  # with Lightning: only who trains waits for it
+
     return train_run(config, out, resume=resume, quiet=quiet, progress=progress)
 
 

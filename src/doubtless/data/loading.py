@@ -7,19 +7,21 @@ Random images come from workers too, unless the device is a GPU and can augment 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from doubtless.data.batches import BalancedBatches
-from doubtless.data.device_augmentation import DeviceAugmentation, device_augmentation
 from doubtless.data.prepare import Preparation
 from doubtless.data.source import Source
 from doubtless.data.sources import Progress
 from doubtless.distributed import rank, world_size
 from doubtless.errors import InputError
+
+if TYPE_CHECKING:
+    from doubtless.data.device_augmentation import DeviceAugmentation
 
 MEMORY_BUDGET = 2 << 30
 """Prepared images up to this many bytes are kept in memory as one tensor."""
@@ -174,6 +176,10 @@ def _augmentation_of(images: ImageSet) -> DeviceAugmentation | None:
     preparation = images.preparation
     if preparation.size is None or not preparation.is_random:
         return None
+    from doubtless.data.device_augmentation import (
+        device_augmentation,  # with torchvision, which is slow to import
+    )
+
     return device_augmentation(preparation.augmentation, size=preparation.size)
 
 

@@ -2,6 +2,9 @@
 
 Everything here is geometry and colour on bytes; scaling to floats and normalisation belong to the network
 (`doubtless.models.Encoder`), so that they cannot be forgotten at query time.
+
+torchvision is imported where it is used: it takes longer to import than everything else together, and images that
+are held in the size of their network need none of it.
 """
 
 from __future__ import annotations
@@ -11,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, v2
-from torchvision.transforms.v2 import functional as geometry
 
 from doubtless.errors import InputError, nearest
 
@@ -76,6 +77,8 @@ class Preparation:
         if image.shape[0] == self.channels:
             return image
         if self.channels == 1:
+            from torchvision.transforms.v2 import functional as geometry
+
             return geometry.rgb_to_grayscale(image, num_output_channels=1)
         return image[:1].expand(self.channels, -1, -1)
 
@@ -83,12 +86,17 @@ class Preparation:
         """Short side to `size`, then the square in the middle."""
         if self.size is None or tuple(image.shape[-2:]) == (self.size, self.size):
             return image
+        from torchvision.transforms import InterpolationMode
+        from torchvision.transforms.v2 import functional as geometry
+
         image = geometry.resize(image, [self.size], interpolation=InterpolationMode.BILINEAR, antialias=True)
         return geometry.center_crop(image, [self.size, self.size])
 
 
 def _build(step: AugmentStep, size: int | None) -> Callable[[Tensor], Tensor]:
     """A transform of torchvision v2 by its name, with its arguments: "RandomHorizontalFlip" or {name: {…}}."""
+    from torchvision.transforms import v2
+
     if isinstance(step, dict) and len(step) != 1:
         raise InputError(f"An augmentation step is a name or {{name: {{arguments}}}}, got {step!r}.")
     name, arguments = next(iter(step.items())) if isinstance(step, dict) else (step, {})

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -80,6 +81,8 @@ class Service:
         self.batcher: Batcher[Query, Reply] = Batcher(
             self.engine.answer, batching, coming=lambda: 0 if self.decoder is None else self.decoder.pending
         )
+        if model is not None:
+            _warm_up(model)
 
     @classmethod
     def open(
@@ -285,6 +288,12 @@ def answer_of(reply: Reply) -> Answer:
     """Of a query that asked a question."""
     assert reply.answer is not None
     return reply.answer
+
+
+def _warm_up(model: Model) -> None:
+    """Embeds one black image of another size: what is imported and allocated at a first time is so from here on."""
+    size = model.method.spec.size
+    model.embed(torch.zeros(1, 3, size, 2 * size, dtype=torch.uint8))
 
 
 def _tested(control: RiskControl) -> Tensor:
