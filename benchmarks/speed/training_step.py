@@ -31,13 +31,19 @@ def training_step(
     device: torch.device,
     precision: str = "32",
     loss: Callable[[Method, Batch], Tensor] | None = None,
+    prepare: Callable[[Method], None] | None = None,
 ) -> Step:
-    """One step of Adam of a method on a batch of noise that stays the same; `loss` in place of the method's own."""
+    """One step of Adam of a method on a batch of noise that stays the same; `loss` in place of the method's own.
+
+    `prepare` is called with the method once it is on the device.
+    """
     channels = 1 if config["model"]["backbone"] == "conv-fashion" else 3
     torch.manual_seed(0)
     spec = DataSpec(channels=channels, size=pixels, label_names=[str(label) for label in range(classes)])
     whole = {"data": {"source": "fashion-sample"}, **config}
     method = method_class(config["method"])(make_config(whole), spec).to(device).train()
+    if prepare is not None:
+        prepare(method)
     groups = [{**group, "lr": 1e-5 * group["lr_factor"]} for group in method.parameter_groups()]
     optimizer = torch.optim.Adam(groups, lr=1e-5)
     images = torch.randint(0, 256, (batch_size, channels, pixels, pixels), dtype=torch.uint8)
