@@ -99,8 +99,9 @@ def test_page_shows_numbers_marks_and_reasons(tmp_path: Path) -> None:
     write_comparison(tmp_path / "c.html", title="Benchmark", rows=rows, table=table)
     html = (tmp_path / "c.html").read_text()
     cell = table.cells["lam-online"]["recall@1"]
-    assert f"<b>{cell.mean:.3f}</b> ± {cell.std:.3f}<sup>a</sup>" in html
-    assert "Better than deterministic (paired bootstrap, p = 0.002)." in html
+    marked = '<sup title="Better than deterministic (paired bootstrap, p = 0.002).">†</sup>'
+    assert f"<b>{cell.mean:.3f}</b> ± {cell.std:.3f}{marked}" in html
+    assert html.count("†: more than chance") == 1
     assert f"paper 0.850 ({cell.mean - 0.85:+.3f})".replace("-", "−") in html
     assert re.search(r"paper 0.020 <span class=\"warning\">not comparable<sup>\w</sup>", html)
     assert "Not comparable: the paper&#x27;s ECE drops every query" in html
@@ -141,6 +142,15 @@ def test_table_from_outside_is_shown_as_it_is(tmp_path: Path) -> None:
     html = (tmp_path / "c.html").read_text()
     assert "#7 · 0.400 – 0.600" in html
     assert "0.900" not in html.split("<script")[0]
+
+
+def test_a_doubt_is_no_method_of_its_own(tmp_path: Path) -> None:
+    rows = [method("a", [0.5]), method("a + doubt", [0.6]), method("b", [0.7])]
+    write_comparison(tmp_path / "c.html", title="t", rows=rows)
+    html = (tmp_path / "c.html").read_text()
+    assert "2 methods, 1 seed each" in html
+    assert "Rows “+ doubt” have the combined doubt for uncertainty." in html
+    assert "more than chance" not in html  # nothing was tested
 
 
 def test_footnotes_share_letters_and_go_past_z() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from doubtless.bench.comparison import WITH_DOUBT, _by_doubt
+from doubtless.bench.comparison import _by_doubt
 from doubtless.evaluation import Evaluation
 from doubtless.training import Run
 from doubtless.training.parts import embed_images, features_of, open_run_data
@@ -32,7 +32,6 @@ def test_the_doubt_is_a_row_of_its_own(tiny_run: Path, tmp_path: Path, gallery: 
     assert row.measures == found.doubts["doubt"]
     assert row.queries is not None
     assert torch.equal(row.queries.uncertainty, found.queries.values["doubt/doubt"])  # type: ignore[union-attr, arg-type]
-    assert WITH_DOUBT.strip()
 
 
 def test_test_labels_and_strangers_do_not_reach_the_fit(

@@ -19,12 +19,12 @@ from doubtless.evaluation.uncertainty import RISKS, coverage_name, selective_for
 from doubtless.files import read_json, write_json
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
 from doubtless.report.catalogue import better
+from doubtless.report.comparison import WITH_DOUBT
 from doubtless.training import Run, open_run_data
 from doubtless.training.run_evaluation import image_lookup, recorded_command, versions
 
 REPLICATES = 2000
 DOUBT = "doubt"
-WITH_DOUBT = " + doubt"
 RANKED = {"error_auroc", "ausc", *(coverage_name(risk) for risk in RISKS)}
 
 

@@ -21,6 +21,8 @@ from doubtless.report.catalogue import better, meaning
 from doubtless.report.images import ImageLookup
 from doubtless.report.markup import json_block
 
+WITH_DOUBT = " + doubt"
+"""Behind the name of a method in the row that has the combined doubt in place of its own uncertainty."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

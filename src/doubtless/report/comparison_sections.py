@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from doubtless.evaluation.result import Curve
 from doubtless.report.catalogue import GROUPS, better, in_order, meaning
 from doubtless.report.charts import Line, series
-from doubtless.report.comparison import Cell, ComparisonTable, MethodResult
+from doubtless.report.comparison import WITH_DOUBT, Cell, ComparisonTable, MethodResult
 from doubtless.report.figures import KINDS, REFERENCES, draw, draw_run, line_name
 from doubtless.report.markup import Column, definitions, interval, number, table, text
 from doubtless.report.page import Section, gallery
 from doubtless.report.sections import MOST_TILES, TILES, certainty_section
 
+SIGNIFICANT = "†"
 MANY = 12  # methods with pictures: a page of more shows fewer pictures of each
 
 
@@ -45,10 +46,16 @@ def lead(rows: Sequence[MethodResult]) -> str:
     seeds = sorted({len(row.evaluations) for row in rows})
     spread = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     plural = "s" if seeds[-1] != 1 else ""
-    methods = f"{len(rows)} methods" if len(rows) != 1 else "One method"
+    own = [row for row in rows if not row.name.endswith(WITH_DOUBT)]
+    methods = f"{len(own)} methods" if len(own) != 1 else "One method"
+    doubted = (
+        f" Rows “{WITH_DOUBT.strip()}” have the combined doubt for uncertainty."
+        if len(own) < len(rows)
+        else ""
+    )
     counts = rows[0].evaluations[0].counts
     on = f", measured on {counts['queries']:,} queries" if "queries" in counts else ""
-    return f"{methods}, {spread} seed{plural} each{on}."
+    return f"{methods}, {spread} seed{plural} each{on}.{doubted}"
 
 
 def comparison_sections(
@@ -104,12 +111,20 @@ def _tables(found: ComparisonTable) -> str:
         parts.append(f"<h3>{group}</h3>{table(columns, body, label=group)}")
     parts.append(
         '<p class="note">Mean ± standard deviation over seeds; ● marks the best mean, # is the rank. '
-        "In small print: the best free baseline of the same embedding, a paper's number.</p>"
+        "In small print: the best free baseline of the same embedding, a paper's number."
+        f"{_explained(found)}</p>"
     )
     parts.append(footnotes.listed())
     if found.notes:
         parts.append(f'<ul class="notes">{"".join(f"<li>{text(note)}</li>" for note in found.notes)}</ul>')
     return "".join(parts)
+
+
+def _explained(found: ComparisonTable) -> str:
+    """What the mark of significance says, where it stands somewhere."""
+    if not any(cell.significant for row in found.cells.values() for cell in row.values()):
+        return ""
+    return f" {SIGNIFICANT}: more than chance; what was compared is shown under the pointer and in the JSON."
 
 
 def _heading(metric: str) -> str:
@@ -125,7 +140,7 @@ def _cell(cell: Cell | None, metric: str, footnotes: Footnotes) -> str:
     shown = f"<b>{number(cell.mean)}</b>" if cell.best else number(cell.mean)
     spread = f" ± {number(cell.std)}" if cell.std is not None else ""
     dot = '<span class="best" title="best of its column">●</span> ' if cell.best else ""
-    significant = footnotes.mark(cell.significant) if cell.significant else ""
+    significant = f'<sup title="{text(cell.significant)}">{SIGNIFICANT}</sup>' if cell.significant else ""
     rank = f"#{cell.rank}" if cell.rank is not None else ""
     small = [" · ".join(part for part in (rank, interval(cell.low, cell.high)) if part)]
     if cell.free is not None:
