@@ -194,12 +194,14 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
     return result
 
 
-def evaluation_options(options: EvaluationConfig, *, score: str | None = None) -> EvaluationConfig:
-    """The same with another score, where one is asked for."""
-    if score is None:
-        return options
+def evaluation_options(
+    options: EvaluationConfig, *, score: str | None = None, ood_ratio: float | None = None
+) -> EvaluationConfig:
+    """The same with another score or ratio, where one is asked for."""
+    asked = {"score": score, "ood_ratio": ood_ratio}
+    changes = {name: value for name, value in asked.items() if value is not None}
     try:
-        return EvaluationConfig.model_validate({**options.model_dump(), "score": score})
+        return EvaluationConfig.model_validate({**options.model_dump(), **changes})
     except ValidationError as error:
         raise InputError(sentence_of(error, EvaluationConfig)) from None
 

@@ -34,7 +34,10 @@ def test_npz_with_an_uncertainty_of_its_own(tmp_path: Path) -> None:
     strange = torch.randn(30, 6, generator=torch.Generator().manual_seed(2))
     np.savez(tmp_path / "theirs.npz", location=location, labels=labels, uncertainty=uncertainty)
     np.savez(tmp_path / "strange.npz", location=strange, uncertainty=torch.rand(30) + 0.5)
-    found = run("--embeddings", str(tmp_path / "theirs.npz"), "--ood", str(tmp_path / "strange.npz"))
+    files = ["--embeddings", str(tmp_path / "theirs.npz"), "--ood", str(tmp_path / "strange.npz")]
+    found = run(*files, "--ood-ratio", "2.5")
+    assert found["protocol"]["ood_reweighted_to"] == 2.5
+    assert "ood_auprc_reweighted/strange" in found["measures"]
     ours = evaluate(Embedding.point(location), labels, uncertainty=uncertainty)
     assert found["measures"]["recall@1"]["value"] == pytest.approx(ours["recall@1"])
     assert found["measures"]["error_auroc"]["value"] == pytest.approx(ours["error_auroc"])
@@ -67,6 +70,7 @@ def test_bad_calls_are_sentences(tmp_path: Path) -> None:
         (["--embeddings", str(tmp_path / "bare.npz")], "has no labels"),
         (["--embeddings", str(tmp_path / "none.npz")], "no file"),
         (["--embeddings", str(tmp_path / "bare.npz"), "--data", "digits"], "--data belongs to a run"),
+        (["--embeddings", str(tmp_path / "bare.npz"), "--ood-ratio", "0"], "'ood_ratio' cannot be 0"),
     ]:
         with pytest.raises(InputError, match=sentence):
             CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)

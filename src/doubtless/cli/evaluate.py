@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from doubtless.config import EvaluationConfig
     from doubtless.evaluation import Evaluation
+    from doubtless.training import Run
 
 
 def evaluate(
@@ -27,6 +29,10 @@ def evaluate(
         typer.Option(
             help="What is ranked by: direction, expected-distance, expected-likelihood or mutual-likelihood."
         ),
+    ] = None,
+    ood_ratio: Annotated[
+        float | None,
+        typer.Option(help="OOD images to one query in a paper to compare with: its AUPRC is given as well."),
     ] = None,
     embeddings: Annotated[
         Path | None,
@@ -50,18 +56,23 @@ def evaluate(
     Example: doubtless evaluate --embeddings theirs.npz --ood strange.npz --out theirs
     """
     from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.errors import InputError
+    from doubtless.training import Run
 
     if (run is None) == (embeddings is None):
         raise InputError("evaluate needs either a run folder or --embeddings FILE, and not both.")
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
-        found, folder = _measure_files(embeddings, gallery, ood or [], score, out, bootstrap)
+        options = evaluation_options(EvaluationConfig(), score=score, ood_ratio=ood_ratio)
+        found, folder = _measure_files(embeddings, gallery, ood or [], options, out, bootstrap)
         title = embeddings.stem
     else:
         assert run is not None
-        found, folder, title = _measure_run(run, data, ood, gallery, score, bootstrap)
+        opened = Run.open(run)
+        options = evaluation_options(opened.config.evaluation, score=score, ood_ratio=ood_ratio)
+        found, folder, title = _measure_run(opened, data, ood, gallery, options, bootstrap)
     if json:
         print_json(found.to_json())
     else:
@@ -70,21 +81,17 @@ def evaluate(
 
 
 def _measure_run(
-    run: Path,
+    run: Run,
     data: str | None,
     ood: list[str] | None,
     gallery: str | None,
-    score: str | None,
+    options: EvaluationConfig,
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
-    from doubtless.config import evaluation_options
     from doubtless.progress import bar
-    from doubtless.training import Run
     from doubtless.training.run_evaluation import RunEvaluation
 
-    opened = Run.open(run)
-    options = evaluation_options(opened.config.evaluation, score=score)
-    work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
+    work = RunEvaluation(run, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
     found = work.measure(bootstrap=bootstrap)
     return found, work.folder, f"{work.config.method} on {data or work.config.data.source}"
 
@@ -93,20 +100,23 @@ def _measure_files(
     embeddings: Path,
     gallery: str | None,
     ood: list[str],
-    score: str | None,
+    options: EvaluationConfig,
     out: Path | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
-    from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.evaluation.outside import evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
     from doubtless.training.run_evaluation import recorded_command, versions
 
-    options = evaluation_options(EvaluationConfig(), score=score)
     with spinner("measuring"):
         found, queries = evaluate_files(
-            embeddings, gallery=gallery, ood=ood, score=options.score, bootstrap=bootstrap
+            embeddings,
+            gallery=gallery,
+            ood=ood,
+            ood_ratio=options.ood_ratio,
+            score=options.score,
+            bootstrap=bootstrap,
         )
     folder = out or embeddings.with_name(f"{embeddings.stem}-evaluation")
     found.save(folder / "metrics.json")

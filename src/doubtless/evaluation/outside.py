@@ -19,6 +19,7 @@ def evaluate_files(
     *,
     gallery: str | Path | None = None,
     ood: Sequence[str | Path] = (),
+    ood_ratio: float | None = None,
     score: ScoreName = "direction",
     bootstrap: int = 1000,
 ) -> tuple[Evaluation, StoredEmbedding]:
@@ -42,6 +43,7 @@ def evaluate_files(
         uncertainty=queries.uncertainty,
         gallery_uncertainty=None if searched is None else searched.uncertainty,
         ood_uncertainty=given or None,
+        ood_ratio=ood_ratio,
         score=score,
         bootstrap=bootstrap,
     )

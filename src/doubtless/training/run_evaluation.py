@@ -144,15 +144,21 @@ class RunEvaluation:
     @property
     def folder(self) -> Path:
         """Where results go: the run itself for its own test part, a folder inside it for anything else."""
-        as_configured = self.options == self.config.evaluation
-        if self.data_name is None and self.gallery_name is None and as_configured:
+        if self.data_name is None and self.gallery_name is None and not self._changes():
             return self.run.path
         parts = [
             _short(self.data_name or "test"),
             *([f"in-{_short(self.gallery_name)}"] if self.gallery_name else []),
-            *([] if as_configured else [f"by-{self.options.score}"]),
+            *self._changes(),
         ]
         return self.run.path / ("on-" + "-".join(parts))
+
+    def _changes(self) -> list[str]:
+        """What is measured otherwise than the run's configuration says, as parts of a folder's name."""
+        asked, configured = self.options, self.config.evaluation
+        by_score = [] if asked.score == configured.score else [f"by-{asked.score}"]
+        at_ratio = [] if asked.ood_ratio == configured.ood_ratio else [f"at-{asked.ood_ratio}"]
+        return by_score + at_ratio or ([] if asked == configured else ["otherwise"])
 
     def write_report(
         self,
