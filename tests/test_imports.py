@@ -39,6 +39,6 @@ assert "torchvision" not in sys.modules
 Service(index, model=model).close()
 assert "torchvision" in sys.modules
 """
-    subprocess.run(
-        [sys.executable, "-c", code, str(tiny_run), str(tmp_path / "index")], check=True, timeout=120
-    )
+    command = [sys.executable, "-c", code, str(tiny_run), str(tmp_path / "index")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

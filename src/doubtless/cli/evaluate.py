@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from doubtless.config import EvaluationConfig
     from doubtless.evaluation import Evaluation
-    from doubtless.training import Run
 
 
 def evaluate(
@@ -56,23 +54,19 @@ def evaluate(
     Example: doubtless evaluate --embeddings theirs.npz --ood strange.npz --out theirs
     """
     from doubtless.cli.tables import print_evaluation, print_json
-    from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.errors import InputError
-    from doubtless.training import Run
 
     if (run is None) == (embeddings is None):
         raise InputError("evaluate needs either a run folder or --embeddings FILE, and not both.")
+    asked = {"score": score, "ood_ratio": ood_ratio}
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
-        options = evaluation_options(EvaluationConfig(), score=score, ood_ratio=ood_ratio)
-        found, folder = _measure_files(embeddings, gallery, ood or [], options, out, bootstrap)
+        found, folder = _measure_files(embeddings, gallery, ood or [], asked, out, bootstrap)
         title = embeddings.stem
     else:
         assert run is not None
-        opened = Run.open(run)
-        options = evaluation_options(opened.config.evaluation, score=score, ood_ratio=ood_ratio)
-        found, folder, title = _measure_run(opened, data, ood, gallery, options, bootstrap)
+        found, folder, title = _measure_run(run, data, ood, gallery, asked, bootstrap)
     if json:
         print_json(found.to_json())
     else:
@@ -81,17 +75,21 @@ def evaluate(
 
 
 def _measure_run(
-    run: Run,
+    run: Path,
     data: str | None,
     ood: list[str] | None,
     gallery: str | None,
-    options: EvaluationConfig,
+    asked: dict[str, Any],
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
+    from doubtless.config import evaluation_options
     from doubtless.progress import bar
+    from doubtless.training import Run
     from doubtless.training.run_evaluation import RunEvaluation
 
-    work = RunEvaluation(run, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
+    opened = Run.open(run)
+    options = evaluation_options(opened.config.evaluation, **asked)
+    work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
     found = work.measure(bootstrap=bootstrap)
     return found, work.folder, f"{work.config.method} on {data or work.config.data.source}"
 
@@ -100,15 +98,17 @@ def _measure_files(
     embeddings: Path,
     gallery: str | None,
     ood: list[str],
-    options: EvaluationConfig,
+    asked: dict[str, Any],
     out: Path | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
+    from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.evaluation.outside import evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
     from doubtless.training.run_evaluation import recorded_command, versions
 
+    options = evaluation_options(EvaluationConfig(), **asked)
     with spinner("measuring"):
         found, queries = evaluate_files(
             embeddings,

@@ -176,9 +176,8 @@ def _augmentation_of(images: ImageSet) -> DeviceAugmentation | None:
     preparation = images.preparation
     if preparation.size is None or not preparation.is_random:
         return None
-    from doubtless.data.device_augmentation import (
-        device_augmentation,  # with torchvision, which is slow to import
-    )
+    # Here and not above: it needs torchvision, which is slow to import.
+    from doubtless.data.device_augmentation import device_augmentation
 
     return device_augmentation(preparation.augmentation, size=preparation.size)
 
