@@ -80,6 +80,22 @@ def test_curvature_and_loss_are_those_of_an_explicit_loop(samples: int, geometry
         torch.testing.assert_close(found.parts["curvature"], sums[0].mean() / total, rtol=1e-4, atol=0)
 
 
+def test_the_curvature_is_not_cut_off_where_negatives_weigh_more() -> None:
+    """The loss repels by .85, its curvature counts them by ½: else most of it is below 0."""
+    repelled, counted, halved = (
+        a_method({"negative_weight": 0.85}, prior_precision=1e6, **laplace)
+        for laplace in ({}, {"negative_weight": 0.85}, {"negative_weight": 0.5})
+    )
+    totals = []
+    for method in (repelled, counted, halved):
+        torch.manual_seed(3)
+        totals.append(float(method.loss(a_batch()).total.detach()))
+    assert totals[0] == totals[1] == totals[2]  # the loss itself is the same
+    found = [method.laplace.curvature.value()[0] for method in (repelled, counted, halved)]
+    assert torch.equal(found[0], found[2])
+    assert (found[0] == 0).float().mean() < (found[1] == 0).float().mean()
+
+
 @pytest.mark.parametrize("miner", [None, {"name": "MultiSimilarityMiner"}])
 def test_a_batch_without_pairs_leaves_the_curvature_and_gives_no_nan(miner: dict[str, Any] | None) -> None:
     method = a_method({"miner": miner, "margin": 1e-3})

@@ -165,6 +165,12 @@ def test_any_loss_may_train_it(tiny_config) -> None:
     contrastive = make_config(posthoc(tiny_config, loss={"margin": 0.9, "negative_weight": 0.3}))
     assert curvature_options(contrastive)["margin"] == 0.9
     assert curvature_options(contrastive)["negative_weight"] == 0.3
+    repelling = posthoc(tiny_config, loss={"negative_weight": 0.85})
+    assert (
+        curvature_options(make_config(repelling))["negative_weight"] == 0.5
+    )  # or most of it would be cut off
+    repelling["laplace"] = {**repelling.get("laplace", {}), "negative_weight": 0.85}
+    assert curvature_options(make_config(repelling))["negative_weight"] == 0.85  # as asked
     given = make_config(posthoc(tiny_config, laplace={"margin": 1.1, "negative_weight": 0.0}))
     assert curvature_options(given)["margin"] == 1.1
     assert curvature_options(given)["negative_weight"] == 0.0

@@ -26,7 +26,7 @@ from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
 from doubtless.losses.contrastive import Pairs
 from doubtless.methods.base import DataSpec, Losses, Method, Part
-from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
+from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_negative_weight
 from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_miner
 
 
@@ -91,7 +91,7 @@ class LamOnline(Method):
             geometry=options.geometry,
             approximation=options.approximation,
             negative_weight=self.config.loss.negative_weight,
-            curvature_negative_weight=options.negative_weight,
+            curvature_negative_weight=curvature_negative_weight(self.config),
             chosen=chosen,
         )
 

@@ -43,7 +43,8 @@ class LaplaceOptions(Section):
     margin: float | None = Field(default=None, gt=0)
     """Of the curvature; None: that of the contrastive loss, or 0.7 where another loss trains."""
     negative_weight: float | None = Field(default=None, ge=0, le=1)
-    """Of the curvature; None: that of the loss."""
+    """Of the curvature; None: that of the loss, at most ½. Past it repelling pairs outweigh the others, and what
+    is below 0 is cut off: with the .85 that trains best nine of ten entries were 0 on CIFAR10."""
     scale: float | None = Field(default=None, gt=0)
     """τ before it is tuned; None: see `LaplaceHead.start`."""
     prior_precision: float | None = Field(default=None, gt=0)
@@ -179,10 +180,14 @@ def curvature_options(config: Config) -> dict[str, Any]:
         "geometry": options.geometry,
         "approximation": options.approximation,
         "margin": options.margin or contrastive or DEFAULT_MARGIN["contrastive"],
-        "negative_weight": loss.negative_weight
-        if options.negative_weight is None
-        else options.negative_weight,
+        "negative_weight": curvature_negative_weight(config),
     }
+
+
+def curvature_negative_weight(config: Config) -> float:
+    """The weight of negative pairs in the curvature: what is asked for, else the loss's, at most ½."""
+    asked = config.section("laplace", LaplaceOptions).negative_weight
+    return min(config.loss.negative_weight, 0.5) if asked is None else asked
 
 
 def _some(part: Part, count: int, seed: int) -> tuple[Tensor, Tensor]:
