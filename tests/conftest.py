@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from tests.reference.two_processes import TwoProcesses
 
 
@@ -29,6 +32,19 @@ def two_processes() -> Iterator[TwoProcesses]:
     pair = TwoProcesses()
     yield pair
     pair.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A Chromium without a window; not for the whole session: its loop must not run beside a test's own."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
 
 
 @pytest.fixture(scope="session")

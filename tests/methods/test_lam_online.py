@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.nn.functional import linear
 
 from doubtless.config import make_config
 from doubtless.data import Batch
-from doubtless.distributed import is_distributed
 from doubtless.errors import InputError
 from doubtless.laplace import contrastive_ggn
 from doubtless.losses import contrastive_loss
@@ -25,7 +23,7 @@ from doubtless.methods.lam_online import LamOnline
 from doubtless.training import Run, train_run
 from tests.reference.launches import Launches
 from tests.reference.stopped import train_until
-from tests.reference.two_processes import TwoProcesses
+from tests.reference.two_processes import TwoProcesses, descend, share_of
 
 
 def a_method(loss: dict[str, Any] | None = None, **laplace: Any) -> LamOnline:
@@ -278,31 +276,19 @@ def test_stopped_and_resumed_is_bit_equal(config, run: Run, tmp_path: Path) -> N
         assert torch.equal(value, expected[name]), name
 
 
-def four_steps(method: LamOnline, rows: slice) -> dict[str, Any]:
-    """Steps of gradient descent; the first gradient, and H after each."""
-    optimizer = torch.optim.SGD(method.parameters(), lr=0.05)
-    torch.manual_seed(5)  # as every epoch begins, on all ranks alike
-    first: dict[str, torch.Tensor] = {}
-    curvatures = []
-    for step in range(4):
-        optimizer.zero_grad()
-        method.loss(Batch(*(value[rows] for value in a_batch(step)))).total.backward()
-        for parameter in method.parameters() if is_distributed() else []:  # what data-parallel training does
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        first = first or {name: value.grad.clone() for name, value in method.named_parameters()}
-        optimizer.step()
+def four_steps(rank: int | None) -> dict[str, Any]:
+    """The first gradient, and H after each step."""
+    method = a_method(samples=2)
+    gradients, curvatures = [], []
+    for found in descend(method, [share_of(a_batch(step), rank) for step in range(4)], lr=0.05):
+        gradients.append(found)
         curvatures.append(method.laplace.curvature.value())
-    return {"gradients": first, "curvatures": curvatures, "noise": torch.rand(3)}
-
-
-def _steps_of_rank(rank: int) -> dict[str, Any]:
-    return four_steps(a_method(samples=2), slice(4 * rank, 4 * rank + 4))
+    return {"gradients": gradients[0], "curvatures": curvatures, "noise": torch.rand(3)}
 
 
 def test_two_processes_hold_the_curvature_of_one(two_processes: TwoProcesses) -> None:
-    alone = four_steps(a_method(samples=2), slice(None))
-    ranks = two_processes(_steps_of_rank)
+    alone = four_steps(None)
+    ranks = two_processes(four_steps)
     for step, expected in enumerate(alone["curvatures"]):
         for number, value in enumerate(expected):
             one, other = (found["curvatures"][step][number] for found in ranks)

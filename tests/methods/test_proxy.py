@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -16,14 +15,13 @@ from torch.nn.functional import normalize
 
 from doubtless.config import make_config
 from doubtless.data import Batch
-from doubtless.distributed import is_distributed
 from doubtless.errors import InputError
 from doubtless.losses.proxy import proxy_nca_loss
 from doubtless.methods import DataSpec, Part
 from doubtless.methods.proxy import Proxy, roles_of_the_norm
 from doubtless.training import Run, train_run
 from tests.reference.stopped import train_until
-from tests.reference.two_processes import TwoProcesses
+from tests.reference.two_processes import TwoProcesses, descend, share_of
 
 ABLATION = [
     {"similarity": "elk", "family": "nivmf"},
@@ -268,30 +266,21 @@ def test_stopped_and_resumed_is_bit_equal(config: dict[str, Any], run: Run, tmp_
 DISTRIBUTED = ABLATION[:1] + ABLATION[-2:]
 
 
-def three_steps(method: Proxy, rows: slice) -> dict[str, Any]:
-    """Steps of gradient descent: the first gradient, and what the parameters are in the end."""
-    optimizer = torch.optim.SGD(method.parameters(), lr=1e-3)
-    torch.manual_seed(5)  # as every epoch begins, on all ranks alike
-    first: dict[str, torch.Tensor] = {}
-    for step in range(3):
-        optimizer.zero_grad()
-        method.loss(Batch(*(value[rows] for value in a_batch(step)))).total.backward()
-        for parameter in method.parameters() if is_distributed() else []:  # what data-parallel training does
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
-        first = first or {name: value.grad.clone() for name, value in method.named_parameters()}
-        optimizer.step()
-    return {"gradients": first, "parameters": dict(method.state_dict()), "noise": torch.rand(3)}
+def three_steps(rank: int | None, options: dict[str, Any]) -> dict[str, Any]:
+    """The first gradient, and what the parameters are in the end."""
+    method = a_method(**options)
+    gradients = list(descend(method, [share_of(a_batch(step), rank) for step in range(3)], lr=1e-3))
+    return {"gradients": gradients[0], "parameters": dict(method.state_dict()), "noise": torch.rand(3)}
 
 
 def _steps_of_rank(rank: int) -> list[dict[str, Any]]:
-    return [three_steps(a_method(**row), slice(4 * rank, 4 * rank + 4)) for row in DISTRIBUTED]
+    return [three_steps(rank, row) for row in DISTRIBUTED]
 
 
 def test_two_processes_have_the_gradient_of_one(two_processes: TwoProcesses) -> None:
     of_ranks = two_processes(_steps_of_rank)
     for number, row in enumerate(DISTRIBUTED):
-        alone = three_steps(a_method(**row), slice(None))
+        alone = three_steps(None, row)
         for found in (rank[number] for rank in of_ranks):
             assert torch.equal(found["noise"], alone["noise"])  # as many draws everywhere
             for name, value in alone["gradients"].items():

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from doubtless.data import Batch
+from doubtless.distributed import is_distributed
 from doubtless.methods import Method
 
 PATIENCE = 120.0  # seconds for one question: a rank that waits for one that has failed never answers
@@ -86,8 +87,10 @@ def _serve(rank: int, port: int, pipe: Connection) -> None:
             pipe.send((False, f"in rank {rank}:\n{traceback.format_exc()}"))
 
 
-def share_of(batch: Batch, rank: int) -> Batch:
-    """A rank's half of a batch."""
+def share_of(batch: Batch, rank: int | None) -> Batch:
+    """A rank's half of a batch; None: all of it."""
+    if rank is None:
+        return batch
     half = len(batch.labels) // 2
     return Batch(*(value[half * rank : half * (rank + 1)] for value in batch))
 
@@ -101,6 +104,21 @@ def loss_and_gradients(method: Method, batch: Batch, *, seed: int = 0) -> tuple[
     total = whole(batch)
     total.backward()
     return total.detach(), {name: value.grad for name, value in method.named_parameters()}
+
+
+def descend(method: Method, batches: Iterable[Batch], *, lr: float) -> Iterator[dict[str, Tensor]]:
+    """Steps of gradient descent, averaged over a group where there is one; the gradients of each, once taken."""
+    optimizer = torch.optim.SGD(method.parameters(), lr=lr)
+    torch.manual_seed(5)  # as every epoch begins, on all ranks alike
+    for batch in batches:
+        optimizer.zero_grad()
+        method.loss(batch).total.backward()
+        for parameter in method.parameters() if is_distributed() else []:  # what data-parallel training does
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+        gradients = {name: value.grad.clone() for name, value in method.named_parameters()}
+        optimizer.step()
+        yield gradients
 
 
 class _LossOnly(nn.Module):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +12,7 @@ from tests.report.example import write_benchmark, write_run
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-sync_playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright").sync_playwright
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
+pytestmark = pytest.mark.browser
 
 # Contrast (WCAG 2) of every element with text of its own against the background behind it.
 CONTRAST = """() => {
@@ -44,14 +37,6 @@ CONTRAST = """() => {
       return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), node.outerHTML.slice(0, 80)];
     }).sort((one, other) => one[0] - other[0])[0];
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

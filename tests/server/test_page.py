@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,13 +24,8 @@ from tests.report.test_browser import CONTRAST
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-sync_playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright").sync_playwright
 pytest.importorskip("gradio", reason="needs the extra serve")
-CHROMIUM = shutil.which("chromium")
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
-]
+pytestmark = pytest.mark.browser
 DEVICES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
@@ -89,14 +83,6 @@ def served(service: Service, files: dict[str, Path]) -> Iterator[Served]:
     yield Served(f"http://127.0.0.1:{port}", files, connections)
     server.should_exit = server.force_exit = True
     thread.join(20)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @dataclass
