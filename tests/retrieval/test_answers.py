@@ -21,7 +21,7 @@ from doubtless.retrieval.index import Index
 from doubtless.retrieval.index_calibration import (
     calibrate_index,
     calibrate_index_on_pairs,
-    known_queries,
+    calibration_queries,
     without_itself,
 )
 from doubtless.retrieval.pair_calibrator import PART, PairCalibrator
@@ -157,7 +157,7 @@ def test_saved_parts_answer_alike_after_reopening(tmp_path: Path) -> None:
 def test_leaving_itself_out_of_an_index_is_leaving_it_out_of_memory(tmp_path: Path) -> None:
     embedding, labels = gallery(120)
     with fill(tmp_path / "index", embedding, labels) as index:
-        found, counts, _, own = known_queries(index)
+        found, counts, _, own = calibration_queries(index)
         wanted = known(embedding, labels)
         assert counts == {"queries": 120, "without_positive": 0}
         assert own is not None
@@ -168,7 +168,7 @@ def test_leaving_itself_out_of_an_index_is_leaving_it_out_of_memory(tmp_path: Pa
         assert found.absent is not None
         assert wanted.absent is not None
         assert torch.equal(found.absent.row, wanted.absent.row)
-        fewer, _, _, _ = known_queries(index, most=50)
+        fewer, _, _, _ = calibration_queries(index, most=50)
         assert len(fewer) == 50
 
 

@@ -51,7 +51,9 @@ def calibrate_index(
                       combined doubt then tells what is new; None: directions serve
     most              queries used, drawn at random with `seed` where there are more
     """
-    known, counts, embedding, own = known_queries(index, queries=queries, labels=labels, most=most, seed=seed)
+    known, counts, embedding, own = calibration_queries(
+        index, queries=queries, labels=labels, most=most, seed=seed
+    )
     fitter = (
         DoubtFitter(index, known, embedding, own, features_of=features_of, seed=seed) if combined else None
     )
@@ -97,7 +99,7 @@ def calibrate_index_on_pairs(index: AnyIndex, first: Tensor, second: Tensor, sam
     return record
 
 
-def known_queries(
+def calibration_queries(
     index: AnyIndex,
     *,
     queries: Embedding | None = None,
