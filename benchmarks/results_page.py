@@ -9,18 +9,18 @@ where the table says how, or left empty. Without a page one is begun.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from doubtless.files import write_text
+from doubtless.files import read_json, write_text
+from doubtless.report.catalogue import better
+from doubtless.report.comparison import WITH_DOUBT
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "results.md"
-DOUBT = " + doubt"  # as `doubtless bench` calls the rows of the combined doubt
 PRECISION = "OOD AUPRC"
 REWEIGHTED = "ood_auprc_reweighted"
 Result = dict[str, Any]
@@ -184,12 +184,12 @@ def result_of(table: Table, results: Path) -> Result | None:
     """What was measured of the suite, or of the rows that stand for it."""
     path = results / f"{table.suite}.json"
     if path.exists():
-        return read(path)
+        return read_json(path)
     if not table.instead or not all(
         (results / f"{name}.json").exists() for name, _ in table.instead.values()
     ):
         return None
-    suites = {name: read(results / f"{name}.json") for name, _ in table.instead.values()}
+    suites = {name: read_json(results / f"{name}.json") for name, _ in table.instead.values()}
     first = next(iter(suites.values()))
     joined: Result = {**first, "suite": None, "published": None, "joined": list(suites)}
     joined["table"] = {
@@ -205,24 +205,16 @@ def result_of(table: Table, results: Path) -> Result | None:
     return joined
 
 
-def read(path: Path) -> Result:
-    result: Result = json.loads(path.read_text())
-    return result
-
-
 def is_best(result: Result, name: str, metric: str) -> bool:
     """Whether no row of the table has a better mean."""
-    means = {
-        row: cell["mean"]
-        for row, cells in result["table"]["cells"].items()
-        if (cell := cells.get(metric)) is not None and cell["mean"] is not None
-    }
-    best = min(means.values()) if metric == "ece" else max(means.values())
-    return bool(means[name] == best)
+    rows = result["table"]["cells"]
+    means = [cells[metric]["mean"] for cells in rows.values() if metric in cells]
+    own = rows[name][metric]["mean"]
+    return not any(mean is not None and better(metric, mean, own) for mean in means)
 
 
 def seeds_of(result: Result, name: str) -> int:
-    return sum(run["method"] == name.removesuffix(DOUBT) for run in result["runs"])
+    return sum(run["method"] == name.removesuffix(WITH_DOUBT) for run in result["runs"])
 
 
 def written(table: Table, result: Result) -> str:
@@ -233,12 +225,13 @@ def written(table: Table, result: Result) -> str:
 
 def rows_of(table: Table, result: Result) -> str:
     cells = result["table"]["cells"]
-    names = sorted(cells, key=lambda name: name.endswith(DOUBT))  # stable: as in the suite, doubts last
+    names = sorted(cells, key=lambda name: name.endswith(WITH_DOUBT))  # stable: as in the suite, doubts last
     columns = table.columns(result)
     lines = [["", "seeds", *columns], ["---"] * (2 + len(columns))]
     for name in names:
         shown = [cell_text(table, result, name, metric) for metric in columns.values()]
-        title = f"`{name}`" if not name.endswith(DOUBT) else f"`{name[: -len(DOUBT)]}`{DOUBT}"
+        own = name.removesuffix(WITH_DOUBT)
+        title = f"`{own}`{name[len(own) :]}"
         lines.append([title, str(seeds_of(result, name)), *shown])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -307,7 +300,7 @@ def goal_lines(table: Table, result: Result, goal: Goal) -> Iterator[str]:
         metric, lower = columns[full], heading == "ECE"
         cell = cells[goal.row].get(metric)
         if goal.with_doubt:
-            cell = cells.get(goal.row + DOUBT, {}).get(metric) or cell
+            cell = cells.get(goal.row + WITH_DOUBT, {}).get(metric) or cell
         asked = f"- {full} {'≤' if lower else '≥'} {number(bound, 2)}: "
         if cell is None or cell["mean"] is None:
             yield asked + "not measured"

@@ -98,7 +98,7 @@ def share_of(batch: Batch, rank: int | None) -> Batch:
 def loss_and_gradients(method: Method, batch: Batch, *, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
     """Of one step, alone or, in a group, as data-parallel training takes it; draws begin alike everywhere."""
     whole: nn.Module = _LossOnly(method)
-    if dist.is_initialized():
+    if is_distributed():
         whole = DistributedDataParallel(whole)  # a name of its own: its hooks die with it
     torch.manual_seed(seed)
     total = whole(batch)

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from doubtless.errors import InputError, nearest
 from doubtless.models import googlenet as torchvision_net
 from doubtless.models.pooling import GeM
-from doubtless.models.resnet9 import NAME as RESNET9
 from doubtless.models.resnet9 import resnet9
 from doubtless.models.small import SMALL
 
-OWN: dict[str, Callable[[int], nn.Module]] = {**SMALL, RESNET9: resnet9}  # by their number of channels
+OWN: dict[str, Callable[[int], nn.Module]] = {**SMALL, "resnet9": resnet9}  # by their number of channels
 Pooling = Literal["auto", "gem", "avg"]
 Normalization = Literal["auto", "none", "imagenet", "symmetric"]
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-NAME = "resnet9"
-
 
 class Residual(nn.Sequential):
     """x + f(x)."""

@@ -173,9 +173,9 @@ def _published(cell: Cell, value: float, footnotes: Footnotes) -> str:
 def _overlays(rows: Sequence[MethodResult]) -> list[str]:
     """Calibration, ROC, sparsification, risk-coverage of all methods, each with its own colour and dash."""
     drawn = []
+    drawing = [row for row in rows if row.evaluations[0].curves]  # the same style in every figure
     for kind in KINDS:
         for name in _figure_names(rows, kind) if kind != "histogram" else []:
-            drawing = [row for row in rows if row.evaluations[0].curves]  # the same style in every figure
             lines = [
                 line
                 for place, row in enumerate(drawing)

@@ -30,10 +30,10 @@ def device_name(device: torch.device) -> str:
 
 
 def precision_of(config: Config, device: torch.device) -> Precision:
-    """What `training.precision` means on a device; auto is bf16 for timm networks on GPUs that compute in it.
+    """What `training.precision` means on a device; auto is bf16 on GPUs that have it, but for the small networks.
 
     Losses, heads' distances and curvatures are computed in 32 bits either way, and so is every embedding of a
-    trained network. The small networks gain little: they wait for memory and for launches.
+    trained network. Those of LAM (`SMALL`) gain little: they wait for memory and for launches.
     """
     asked = config.training.precision
     if asked != "auto":

@@ -144,12 +144,13 @@ class RunEvaluation:
     @property
     def folder(self) -> Path:
         """Where results go: the run itself for its own test part, a folder inside it for anything else."""
-        if self.data_name is None and self.gallery_name is None and not self._changes():
+        changes = self._changes()
+        if self.data_name is None and self.gallery_name is None and not changes:
             return self.run.path
         parts = [
             _short(self.data_name or "test"),
             *([f"in-{_short(self.gallery_name)}"] if self.gallery_name else []),
-            *self._changes(),
+            *changes,
         ]
         return self.run.path / ("on-" + "-".join(parts))
 
