@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from doubtless.bench import load_suite
 from doubtless.config import load_config, make_config, with_overrides
 from doubtless.errors import InputError
 
@@ -58,7 +59,14 @@ def test_every_shipped_config_is_valid() -> None:
     paths = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
     assert paths
     for path in paths:
-        assert load_config(path).method == path.stem.split("+")[0]
+        assert path.stem in {load_config(path).method, "recommended"}
+
+
+@pytest.mark.parametrize("name", ["fashion", "cifar10"])
+def test_what_is_recommended_is_what_was_measured(name: str) -> None:
+    root = Path(__file__).parents[1]
+    shipped = load_config(root / "configs" / name / "recommended.yaml")
+    assert shipped == load_suite(root / "benchmarks" / "suites" / f"{name}.yaml").config("recommended", 0)
 
 
 def test_the_demo_is_the_shipped_config() -> None:
