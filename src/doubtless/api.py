@@ -52,13 +52,14 @@ class Model:
     ) -> tuple[Embedding, Tensor]:
         """The same, and the features (n, F) before the head: what novelty is measured by, on the CPU both."""
         method = self.method.eval()
-        features = [
-            method.encode(batch.to(method.device)).float() for batch in self._batches(images, progress)
-        ]
-        if not features:
+        if len(images) == 0:
             raise InputError("there is no image to embed.")
-        embedding = Embedding.cat([method.embed_features(some) for some in features])
-        return embedding.to("cpu"), torch.cat(features).cpu()
+        embedded, kept = [], []
+        for batch in self._batches(images, progress):
+            features = method.encode(batch.to(method.device)).float()
+            embedded.append(method.embed_features(features))
+            kept.append(method.novelty_features(features))
+        return Embedding.cat(embedded).to("cpu"), torch.cat(kept).cpu()
 
     def to(self, device: torch.device | str) -> Model:
         self.method.to(device)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from doubtless.api import Model
 from doubtless.config import load_config, make_config
 from doubtless.errors import InputError, RunError
 from doubtless.methods import DataSpec, Part
@@ -369,7 +370,7 @@ def test_another_ensemble_s_members_are_pooled_in_another_way(tiny_config, run: 
     apart = train_run(make_config(other), tmp_path / "apart", quiet=True)
     assert not (apart.path / "members").exists()
     images, aligned = some_images(6), run.load_method()
-    unturned = aligned.encode(images).unflatten(1, (aligned.options.members, -1)).transpose(0, 1)
+    unturned = torch.stack([member.embed(images).direction for member in aligned.members()])
     torch.testing.assert_close(apart.load_method().embed(images).samples, unturned)
     other["ensemble"] |= {"members": aligned.options.members + 1}
     with pytest.raises(InputError, match="cannot be the base: its alignment has shape"):
@@ -402,6 +403,21 @@ def test_configuration_that_ships(data: str) -> None:
     assert (config.ensemble.members, config.ensemble.align) == (5, True)
 
 
+def test_novelty_is_of_embeddings_and_of_the_first_member_s_features(run: Run) -> None:
+    method, images = run.load_method(), some_images(6)
+    members = method.members()
+    directions = torch.cat([member.embed(images).direction for member in members], dim=1)
+    features = method.encode(images)
+    seen = method.novelty_features(features)
+    assert seen.shape == features.shape
+    both = (directions, members[0].encode(images))
+    for part, one in zip(seen.split([directions.shape[1], both[1].shape[1]], dim=1), both, strict=True):
+        torch.testing.assert_close(part, one / one.norm(dim=1, keepdim=True))
+    torch.testing.assert_close(Model(method).embed_with_features(images)[1], seen)
+    plain = members[0]
+    assert plain.novelty_features(both[1]) is both[1]
+
+
 # -- members with one frozen encoder ---------------------------------------------------------------------
 
 
@@ -417,7 +433,8 @@ def test_a_frozen_encoder_with_weights_runs_once_for_all_members(
     method = train_run(config, tmp_path / "run", quiet=True).load_method()
     assert isinstance(method, Ensemble)
     members, images = method.members(), some_images(7)
-    expected = torch.cat([member.embed(images).direction for member in members], dim=1)
+    directions = [member.embed(images).direction for member in members]
+    expected = torch.cat([*directions, members[0].encode(images)], dim=1)
     calls: list[int] = []
     for place, member in enumerate(members):
         member.encoder.register_forward_hook(lambda *given, place=place: calls.append(place))

@@ -129,6 +129,10 @@ class Method(nn.Module):
     def embed_features(self, features: Tensor) -> Embedding:
         raise NotImplementedError
 
+    def novelty_features(self, features: Tensor) -> Tensor:
+        """What of features (n, F) says whether an image is new: all, unless a method has other things in them."""
+        return features
+
     def head_inputs(self, features: Tensor) -> Tensor:
         """What the linear head takes of features (n, F): all of them, unless a method has more in between."""
         return features

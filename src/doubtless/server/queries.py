@@ -127,7 +127,7 @@ class Engine:
         method, batch = self.method.eval(), torch.stack(list(images)).to(self.method.device)  # (b, C, H, W)
         features = method.encode(batch).float()
         embedding = method.embed_features(features).to("cpu")
-        kept = features.cpu() if self.with_features else None
+        kept = method.novelty_features(features).cpu() if self.with_features else None
         return [
             Embedded(embedding[row], None if kept is None else kept[row : row + 1])
             for row in range(len(images))

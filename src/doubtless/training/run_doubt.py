@@ -48,7 +48,7 @@ class Reader:
         embedded, narrowed = [], []
         for features in self._features(images):
             embedded.append(self.method.embed_features(features))
-            narrowed.append(self._narrowed(features))
+            narrowed.append(self._narrowed(self.method.novelty_features(features)))
         return Described(Embedding.cat(embedded), torch.cat(narrowed), truth)
 
     def _features(self, images: ImageSet) -> Any:
