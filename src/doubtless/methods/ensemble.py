@@ -104,12 +104,11 @@ class Ensemble(Method):
         first, *others = self.members()
         with torch.no_grad():
             features = first.encode(images.to(self.device)).float()
-            embedded = [first.embed_features(features)]
-            for member in others:
-                embedded.append(
-                    member.embed_features(features) if self._one_encoder else member.embed(images)
-                )
-        return torch.cat([*(one.direction for one in embedded), features], dim=1)
+            own = first.embed_features(features)
+            rest = [
+                one.embed_features(features) if self._one_encoder else one.embed(images) for one in others
+            ]
+        return torch.cat([*(found.direction for found in (own, *rest)), features], dim=1)
 
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.empirical(torch.bmm(self._by_member(features), self.alignment))
