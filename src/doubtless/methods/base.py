@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -49,6 +49,14 @@ class Part:
 
     labels: Tensor  # (n,)
     features: Callable[[], Tensor]  # () → (n, F), on the method's device
+    batches: Callable[[], Iterable[Tensor]] | None = (
+        None  # the same a few images at a time; None: all at once
+    )
+
+    def each(self, of_features: Callable[[Tensor], Tensor]) -> Tensor:
+        """What a function makes of every image's features, (n, …), for those who keep little of much."""
+        parts = [self.features()] if self.batches is None else self.batches()
+        return torch.cat([of_features(part) for part in parts])
 
 
 class Method(nn.Module):

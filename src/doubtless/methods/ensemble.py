@@ -132,15 +132,19 @@ class Ensemble(Method):
         return [member.to(self.device) for member in self._members]
 
     def finish(self, train: Part, validation: Part) -> None:
-        embeddings = self._by_member(train.features())
+        embeddings = self._embeddings_of(train)
         same = torch.eye(embeddings.shape[-1]).expand_as(self.alignment)
         self.alignment.copy_(align(embeddings) if self.options.align else same)
         for number in range(self.options.members):
             self.fingerprints[number] = fingerprint(self._folder(number))
-        self._agreement = self._measure_agreement(self._by_member(validation.features()))
+        self._agreement = self._measure_agreement(self._embeddings_of(validation))
 
     def record(self) -> dict[str, Any]:
         return self._agreement
+
+    def _embeddings_of(self, part: Part) -> Tensor:
+        """(members, n, D). A copy of each batch's: a view would keep the wide features of all images."""
+        return self._by_member(part.each(lambda features: features[:, : self._embedded_width].clone()))
 
     def _by_member(self, features: Tensor) -> Tensor:
         """The members' embeddings in features (n, members · D + F): (members, n, D)."""

@@ -92,10 +92,12 @@ def embed_images(method: Method, images: ImageSet, *, progress: Progress | None 
 
 
 def part_of(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Part:
-    """What a method's `start` and `finish` see of an image set; features are computed once, when asked for."""
+    """What a method's `start` and `finish` see of an image set; features are computed when asked for."""
+    keeps = method.batch_kind == "features"
     return Part(
         labels=images.labels.to(method.device),
         features=lambda: features_of(method, images, progress=progress),
+        batches=None if keeps else lambda: _feature_batches(method, images, progress),
     )
 
 
@@ -107,16 +109,21 @@ def features_of(method: Method, images: ImageSet, *, progress: Progress | None =
     return kept.to(method.device)
 
 
-@torch.no_grad()
 def _compute_features(method: Method, images: ImageSet, progress: Progress | None) -> Tensor:
+    return torch.cat(list(_feature_batches(method, images, progress)))
+
+
+def _feature_batches(method: Method, images: ImageSet, progress: Progress | None) -> Iterator[Tensor]:
     training = method.training
     method.eval()
     still = ImageSet(images.source, images.index, images.preparation.without_augmentation())
-    parts = [
-        method.encode(batch.to(method.device)).float() for batch in image_batches(still, "features", progress)
-    ]
-    method.train(training)
-    return torch.cat(parts)
+    try:
+        for batch in image_batches(still, "features", progress):
+            with torch.no_grad():  # not around the yield: its reader would be without gradients too
+                features = method.encode(batch.to(method.device)).float()
+            yield features
+    finally:
+        method.train(training)
 
 
 def image_batches(images: ImageSet, text: str, progress: Progress | None) -> Iterator[Tensor]:
