@@ -6,7 +6,7 @@
 A step of `deterministic` with Adam on a batch of noise, every row the one above with one thing more: 32 bits with
 the channels first, as PyTorch has it; channels last; bf16; compiled. The first three take turns, the compiled one
 comes after them, and what its compilation took is printed: divided by what a step gains, it says after how many
-images compiling pays. `doubtless.training.acceleration` holds what follows from this.
+images compiling pays.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 
 from doubtless.config import make_config, with_overrides
 from doubtless.training import train_run
-from doubtless.training.acceleration import COMPILE_PAYS_FROM, best_device, compiles, precision_of
+from doubtless.training.acceleration import best_device, precision_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -43,22 +43,6 @@ def test_what_is_asked_for_is_taken(timm_config, fast_gpu) -> None:
 def test_old_gpus_stay_with_32_bits(timm_config, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     assert precision_of(make_config(timm_config), GPU) == "32"
-
-
-def test_long_trainings_of_large_networks_are_compiled(tiny_config, timm_config) -> None:
-    config = make_config(with_overrides(timm_config, ["training.epochs=10"]))
-    enough = COMPILE_PAYS_FROM // 10
-    assert compiles(config, GPU, images=enough, size=224)
-    assert not compiles(config, GPU, images=enough - 1, size=224)
-    assert not compiles(config, GPU, images=enough, size=112)
-    assert not compiles(config, CPU, images=enough, size=224)
-    assert not compiles(make_config(tiny_config), GPU, images=10**9, size=28)
-
-
-def test_compiling_can_be_asked_for(tiny_config) -> None:
-    for asked in (True, False):
-        config = make_config({**tiny_config, "training": {**tiny_config["training"], "compile": asked}})
-        assert compiles(config, CPU, images=10, size=28) is asked
 
 
 def test_the_cpu_is_taken_where_it_is_asked_for() -> None:

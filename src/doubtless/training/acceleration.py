@@ -1,4 +1,4 @@
-"""What of a device a training uses without being asked: half precision and compilation, where they pay.
+"""What of a device a training uses without being asked: half precision, where it pays.
 
 More of it lies elsewhere: the channels-last layout in `doubtless.models.encoder`, recorded steps in
 `doubtless.training.graphed`, augmentation in `doubtless.data.device_augmentation`.
@@ -14,8 +14,6 @@ from doubtless.config import Config
 from doubtless.models.small import SMALL
 
 Precision = Literal["32", "bf16"]
-COMPILE_PAYS_FROM = 1_000_000
-"""Images of 224×224 shown in all: compiling takes most of a minute, and saves a tenth to a fifth of a step."""
 
 
 def best_device(accelerator: str) -> torch.device:
@@ -40,16 +38,6 @@ def precision_of(config: Config, device: torch.device) -> Precision:
         return asked
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if fast and not _is_small(config) and not config.model.freeze else "32"
-
-
-def compiles(config: Config, device: torch.device, *, images: int, size: int) -> bool:
-    """Whether the backbone is compiled: as `training.compile` says, else on a GPU if the training is long."""
-    asked = config.training.compile
-    if asked is not None:
-        return asked
-    shown = images * config.training.epochs * (size / 224) ** 2
-    trained = not _is_small(config) and not config.model.freeze
-    return device.type == "cuda" and trained and shown >= COMPILE_PAYS_FROM
 
 
 def _is_small(config: Config) -> bool:

@@ -20,7 +20,7 @@ from doubtless.distributed import is_main, world_size
 from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
-from doubtless.training.acceleration import best_device, compiles, precision_of
+from doubtless.training.acceleration import best_device, precision_of
 from doubtless.training.base_run import take_over
 from doubtless.training.checkpoint import AtomicCheckpoints
 from doubtless.training.display import EpochDisplay
@@ -107,7 +107,7 @@ def _fit(
     if method.batch_kind == "tuples":
         mining = TupleBatches(method, data.train, progress=display.bar if display else None)
     batches = mining or _loader(method, data, progress)
-    if compiles(method.config, method.device, images=len(data.train), size=data.spec.size):
+    if method.config.training.compile:
         method.encoder.backbone.compile()  # in place: names of weights stay as they are
     module = TrainingModule(method, data.validation, run, mining=mining, graphed=_replays(method))
     loader = EpochLoader(batches, trainer)
