@@ -169,6 +169,16 @@ def test_keys_are_those_of_before_there_were_younger_settings(monkeypatch: pytes
     assert run_key(make_config(with_overrides(plain, ["evaluation.ood_ratio=2.6"]))) != "c1fb5162e730"
 
 
+def test_younger_settings_of_a_method_s_own_section_leave_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from doubtless.methods.lam_online import LamOnline
+
+    monkeypatch.setattr(LamOnline, "version", 1)
+    plain = {"method": "lam-online", "data": {"source": "fashion-sample"}, "loss": {"name": "contrastive"}}
+    before = "4d72c9968e79"  # worked out before there was laplace.tune.meant_for
+    assert run_key(make_config(plain)) == before
+    assert run_key(make_config(with_overrides(plain, ["laplace.tune.meant_for=9000"]))) != before
+
+
 def test_key_changes_with_the_method_s_version(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:
     from doubtless.methods.deterministic import Deterministic
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
@@ -22,6 +23,7 @@ from doubtless.laplace import (
     negative_consensus_ece,
     tune,
 )
+from doubtless.laplace.criteria import doublings_to
 from doubtless.laplace.tuning import marginal_prior_precisions
 
 
@@ -91,35 +93,108 @@ def test_match_likelihood_of_certain_embeddings_is_finite() -> None:
     assert -1e13 < match_likelihood(sure, wrong) < -1e6
 
 
+def votes_by_loops(
+    embedding: Embedding, labels: Tensor, gallery: list[int]
+) -> tuple[dict[int, list[float]], float]:
+    """Bin → right winner less its share, a query each, and how many right answers votes lost, among neighbours."""
+    samples = embedding.sample(30, generator=torch.Generator().manual_seed(0))
+    bins: dict[int, list[float]] = {}
+    lost = 0
+    for i in range(len(labels)):
+        others = [j for j in gallery if j != i]
+        hits = [others[int((embedding.direction[others] @ draw).argmax())] for draw in samples[:, i]]
+        votes = Counter(int(labels[j]) for j in hits)
+        count = max(votes.values())
+        winners = sorted(label for label, number in votes.items() if number == count)
+        first = int(labels[others[int((embedding.direction[others] @ embedding.direction[i]).argmax())]])
+        right = (first if first in winners else winners[0]) == int(labels[i])
+        place = min(10 * count // 30, 9)
+        bins.setdefault(place, []).append(right - count / 30)
+        lost += (first == int(labels[i])) - right
+    return bins, lost
+
+
 def test_consensus_by_loops(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
     posterior, features, labels = problem
     embedding = posterior.with_scale(posterior.scale / 20).predict(features)
     found = -negative_consensus_ece(embedding, labels, draws=30, generator=torch.Generator().manual_seed(0))
-    samples = embedding.sample(30, generator=torch.Generator().manual_seed(0))
-    first = nearest_others(embedding.direction)
-    bins: dict[int, list[tuple[float, float]]] = {}
-    for i in range(45):
-        votes: Counter[int] = Counter()
-        for draw in samples[:, i]:
-            cosines = embedding.direction @ draw
-            cosines[i] = -2
-            votes[int(labels[cosines.argmax()])] += 1
-        count = max(votes.values())
-        winners = sorted(label for label, number in votes.items() if number == count)
-        winner = int(labels[first[i]]) if int(labels[first[i]]) in winners else winners[0]
-        bins.setdefault(min(10 * count // 30, 9), []).append((winner == int(labels[i]), count / 30))
-    gap = sum(abs(sum(r for r, _ in rows) - sum(c for _, c in rows)) for rows in bins.values())
-    without_votes = sum(int(labels[first[i]]) == int(labels[i]) for i in range(45))
-    lost = max(0, without_votes - sum(r for rows in bins.values() for r, _ in rows))
+    bins, lost = votes_by_loops(embedding, labels, list(range(45)))
     assert len(bins) > 3
-    assert found == pytest.approx((gap + lost) / 45, abs=1e-12)
+    gap = sum(abs(sum(gaps)) for gaps in bins.values())
+    assert found == pytest.approx((gap + max(0, lost)) / 45, abs=1e-12)
+
+
+@pytest.mark.parametrize("doublings", [0.5, 1.0])
+def test_consensus_of_a_larger_gallery_by_loops(
+    problem: tuple[DiagonalPosterior, Tensor, Tensor], doublings: float
+) -> None:
+    """A doubling changes the gap of all bins, and what votes lose, as much as the one from half to all did."""
+    posterior, features, labels = problem
+    embedding = posterior.with_scale(posterior.scale / 20).predict(features)
+    found = -negative_consensus_ece(
+        embedding, labels, draws=30, doublings=doublings, generator=torch.Generator().manual_seed(0)
+    )
+    halves = torch.randperm(45, generator=torch.Generator().manual_seed(0)).split([23, 22])
+    bins, lost = votes_by_loops(embedding, labels, list(range(45)))
+    parts = [votes_by_loops(embedding, labels, half.tolist()) for half in halves]
+
+    def total(found: dict[int, list[float]]) -> float:
+        return sum(sum(gaps) for gaps in found.values())
+
+    change = doublings * (total(bins) - sum(total(part) for part, _ in parts) / 2) / 45
+    gap = sum(abs(sum(gaps) + change * len(gaps)) for gaps in bins.values())
+    further = lost + doublings * (lost - sum(cost for _, cost in parts) / 2)
+    assert found == pytest.approx((gap + max(0.0, further)) / 45, abs=1e-12)
+
+
+def clusters(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Ten clusters that overlap, in eight dimensions: places (n, 8) and labels."""
+    generator = torch.Generator().manual_seed(seed)
+    centres = normalize(torch.randn(10, 8, generator=torch.Generator().manual_seed(0)), dim=1)
+    labels = torch.arange(count) % 10
+    return centres[labels] + 0.3 * torch.randn(count, 8, generator=generator), labels
+
+
+def test_a_larger_gallery_is_foreseen() -> None:
+    """Draws so narrow that their votes are too sure; among more neighbours they are less so."""
+
+    def error(count: int, meant_for: int, seeds: int) -> float:
+        found = []
+        for seed in range(seeds):
+            location, labels = clusters(count, seed)
+            embedding = Embedding.gaussian(location, torch.full((count, 1), 0.003))
+            score = negative_consensus_ece(
+                embedding,
+                labels,
+                draws=40,
+                doublings=doublings_to(meant_for, count),
+                generator=torch.Generator().manual_seed(seed),
+            )
+            found.append(-score)
+        return sum(found) / seeds
+
+    truth, plain, foreseen = error(2000, 2000, 4), error(500, 500, 12), error(500, 2000, 12)
+    assert plain > truth + 0.01
+    assert abs(foreseen - truth) < abs(plain - truth) / 2
+
+
+def test_galleries_too_far_away_are_refused(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -> None:
+    assert doublings_to(90, 45) == 1
+    for size in (44, 181):
+        with pytest.raises(InputError, match="between the 45 validation images there are and 4 times"):
+            tune(*problem, meant_for=size)
+    with pytest.raises(InputError, match="goes with the criterion consensus-ece"):
+        tune(*problem, criterion="error-auroc", meant_for=90)
+    plain, further = (tune(*problem, meant_for=size).trials for size in (45, 90))
+    assert plain == tune(*problem).trials
+    assert [trial.score for trial in further] != [trial.score for trial in plain]
 
 
 def test_calibrated_ignorance_does_not_win() -> None:
     """Draws that know nothing are right as often as they agree: by calibration alone that is the best."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(600) % 10
-    centres = torch.nn.functional.normalize(torch.randn(10, 8, generator=generator), dim=1)
+    centres = normalize(torch.randn(10, 8, generator=generator), dim=1)
     location = centres[labels] + 0.35 * torch.randn(600, 8, generator=generator)
     knowing, ignorant = (
         Embedding.gaussian(location, torch.full((600, 1), variance)) for variance in (1e-4, 1e6)

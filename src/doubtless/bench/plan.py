@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from doubtless.methods import method_class
 INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes", "compile")}
 
 # Keys younger than the first results, with the value that is what was done before there was such a key.
-YOUNGER: dict[tuple[str, str], Any] = {
+YOUNGER: dict[tuple[str, ...], Any] = {
     ("evaluation", "data"): None,
     ("evaluation", "ood_ratio"): None,
     ("loss", "pairs"): "all",
+    ("laplace", "tune", "meant_for"): None,
 }
 
 
@@ -108,9 +109,10 @@ def run_key(config: Config) -> str:
     for section, keys in INDIFFERENT.items():
         for key in keys:
             plain[section].pop(key, None)
-    for (section, key), before in YOUNGER.items():
-        if plain[section][key] == before:
-            del plain[section][key]
+    for (*sections, key), before in YOUNGER.items():
+        inside = reduce(lambda found, section: found.get(section, {}), sections, plain)
+        if key in inside and inside[key] == before:
+            del inside[key]
     if config.training.precision == "auto":  # as much as the device allows: no other result is meant
         plain["training"]["precision"] = "32"
     data = config.data

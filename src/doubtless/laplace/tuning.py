@@ -19,6 +19,7 @@ from doubtless.errors import InputError, nearest
 from doubtless.laplace.criteria import (
     Criterion,
     Grid,
+    doublings_to,
     error_auroc_of_grid,
     match_likelihood_of_grid,
     negative_consensus_ece_of_grid,
@@ -60,6 +61,7 @@ def tune(
     ratios: Sequence[float] | None = None,
     refine: int = 0,
     queries: Tensor | None = None,
+    meant_for: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Tuned:
     """The best τ and λ for validation features (n, F) and labels (n,), neighbours among themselves.
@@ -71,7 +73,8 @@ def tune(
     scores, all by default, while all stay neighbours: what draws agree on depends on how dense they lie.
     `scales` are the τ tried (default 50, around the one where weights are as large as their spread); `ratios`,
     for `prior="validation"`, the λ/τ (default 5, around the mean curvature). `refine` more τ are tried between
-    the best one's two neighbours: a score may change much from one τ of a grid to the next.
+    the best one's two neighbours: a score may change much from one τ of a grid to the next. `meant_for` is the
+    size of the gallery to be calibrated for, where that is larger than n (consensus-ece only).
     """
     if prior not in ("marginal", "validation"):
         raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
@@ -81,7 +84,10 @@ def tune(
         raise InputError(
             "a criterion that is a function scores all items; leave out queries, or name a criterion."
         )
-    score = _criterion(criterion, generator, posterior.weight.device)
+    if meant_for is not None and criterion != "consensus-ece":
+        raise InputError("meant_for calibrates votes: it goes with the criterion consensus-ece.")
+    doublings = 0.0 if meant_for is None else doublings_to(meant_for, len(labels))
+    score = _criterion(criterion, generator, posterior.weight.device, doublings)
     labels = labels.to(posterior.weight.device)
     asked = (torch.arange(len(labels)) if queries is None else queries).to(labels.device)
 
@@ -187,7 +193,7 @@ def _grids(
 
 
 def _criterion(
-    criterion: str | Criterion, generator: torch.Generator | None, device: torch.device
+    criterion: str | Criterion, generator: torch.Generator | None, device: torch.device, doublings: float
 ) -> GridCriterion:
     if callable(criterion):
         return partial(_one_by_one, criterion)
@@ -202,7 +208,7 @@ def _criterion(
 
     def score(grid: Grid, labels: Tensor) -> Tensor:
         source.set_state(state)  # the same draws at every point of the grid: differences are not luck
-        return negative_consensus_ece_of_grid(grid, labels, generator=source)
+        return negative_consensus_ece_of_grid(grid, labels, generator=source, doublings=doublings)
 
     return score
 

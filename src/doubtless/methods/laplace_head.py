@@ -33,6 +33,8 @@ class TuneOptions(Section):
     gallery: int | None = Field(default=None, ge=2)
     """Their neighbours are at most so many images; None: themselves. What draws agree on depends on how dense
     neighbours lie, so a calibrated τ is one for galleries of this size: as large as the one it is meant for."""
+    meant_for: int | None = Field(default=None, ge=2)
+    """The size of that one, where there are fewer images to tune on: what draws agree on is extrapolated to it."""
 
 
 class LaplaceOptions(Section):
@@ -145,6 +147,7 @@ class LaplaceHead(nn.Module):
             scales=default_scales(posterior, options.grid),
             refine=options.refine,
             queries=None if len(labels) <= options.images else _rows(len(labels), options.images, seed),
+            meant_for=options.meant_for,
             generator=torch.Generator(features.device).manual_seed(seed),
         )
         self.scale.fill_(self._tuned.posterior.scale)
