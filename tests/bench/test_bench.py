@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,12 +146,45 @@ def test_killed_half_way_ends_with_the_same_table(suite: Path, tmp_path: Path) -
     for seconds in (12, 17, 21):
         process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
         time.sleep(seconds)
-        import os
-
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(finished.stdout) == json.loads(whole.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
+def test_a_terminated_bench_leaves_no_run_behind(suite: Path, tmp_path: Path) -> None:
+    content = yaml.safe_load(suite.read_text())
+    content["base"]["training"]["epochs"] = 10_000
+    suite.write_text(yaml.safe_dump(content, sort_keys=False))
+    folders = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "doubtless", "bench", str(suite), *folders, "--only", "contrastive"]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    until(lambda: list((tmp_path / "work").rglob("last.ckpt")), seconds=120)
+    process.terminate()
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    until(lambda: not processes_of_session(process.pid), seconds=30)
+
+
+def until(happens: Callable[[], Any], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def processes_of_session(session: int) -> list[int]:
+    """Living processes that a command started in a session of its own has left."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, own = entry.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(own) == session and state != "Z":
+            found.append(int(entry.parent.name))
+    return found
 
 
 def test_keys_change_with_what_changes_the_result(tiny_config: dict[str, Any]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +42,7 @@ def run_suite(jobs: Sequence[Job], *, parallel: int = 1, console: Console | None
     """
     console = console or Console(stderr=True)
     statuses = [Status(job, "done" if job.is_done else "waiting") for job in jobs]
-    with _display(statuses, console) as show:
+    with _display(statuses, console) as show, _stopped_by_sigterm():
         try:
             while any(status.state in {"waiting", "running"} for status in statuses):
                 _advance(statuses, parallel)
@@ -50,6 +53,19 @@ def run_suite(jobs: Sequence[Job], *, parallel: int = 1, console: Console | None
                 if status.process is not None and status.process.is_alive():
                     status.process.terminate()
     return statuses
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """Ends as by Ctrl-C: the runs, which are processes of a server's, would otherwise go on alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _advance(statuses: Sequence[Status], parallel: int) -> None:
