@@ -309,11 +309,11 @@ def goal_lines(table: Table, result: Result, goal: Goal) -> Iterator[str]:
             yield asked + f"{number(cell['mean'])}, not at the paper's {table.paper_ratio:g} : 1"
             continue
         missed = (cell["mean"] - bound) * (1 if lower else -1)
-        yield (
-            asked
-            + f"{number(cell['mean'])}, "
-            + ("**reached**" if missed <= 0 else f"missed by {number(missed)}")
-        )
+        if missed <= 0:
+            yield asked + f"{number(cell['mean'])}, **reached**"
+            continue
+        digits = 3 if missed >= 0.001 else 4  # so little that it would be missed by .000
+        yield asked + f"{number(cell['mean'], digits)}, missed by {number(missed, digits)}"
 
 
 def number(value: float, digits: int = 3) -> str:
