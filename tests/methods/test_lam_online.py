@@ -276,6 +276,29 @@ def test_stopped_and_resumed_is_bit_equal(config, run: Run, tmp_path: Path) -> N
         assert torch.equal(value, expected[name]), name
 
 
+def test_tau_and_lambda_of_a_run_are_chosen_again_without_training(config, run: Run, tmp_path: Path) -> None:
+    """`base` and no epochs: network and H are the run's; chosen as the run did, so are τ and λ."""
+
+    def again(name: str, **tune: Any) -> dict[str, torch.Tensor]:
+        values = {**config, "base": str(run.path), "training": {**config["training"], "epochs": 0}}
+        values["laplace"] = {**config["laplace"], "tune": {**config["laplace"]["tune"], **tune}}
+        return load_file(
+            train_run(make_config(values), tmp_path / name, quiet=True).path / "model.safetensors"
+        )
+
+    expected = load_file(run.path / "model.safetensors")
+    same, other = again("same"), again("other", ratio=100.0, meant_for=48)
+    chosen = {"laplace.scale", "laplace.prior_precision"}
+    for name, value in expected.items():
+        assert torch.equal(same[name], value), name
+        assert torch.equal(other[name], value) == (name not in chosen), name
+    curvature = torch.cat(
+        [other["laplace.curvature.weight"].flatten(), other["laplace.curvature.bias"]]
+    ).mean()
+    ratio = other["laplace.prior_precision"] / other["laplace.scale"] / curvature
+    assert float(ratio) == pytest.approx(100, rel=1e-4)
+
+
 def four_steps(rank: int | None) -> dict[str, Any]:
     """The first gradient, and H after each step."""
     method = a_method(samples=2)
