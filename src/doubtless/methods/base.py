@@ -49,9 +49,8 @@ class Part:
 
     labels: Tensor  # (n,)
     features: Callable[[], Tensor]  # () → (n, F), on the method's device
-    batches: Callable[[], Iterable[Tensor]] | None = (
-        None  # the same a few images at a time; None: all at once
-    )
+    batches: Callable[[], Iterable[Tensor]] | None = None
+    """The same, a few images at a time; None: all at once."""
 
     def each(self, of_features: Callable[[Tensor], Tensor]) -> Tensor:
         """What a function makes of every image's features, (n, …), for those who keep little of much."""
