@@ -15,12 +15,13 @@ from torch.nn.functional import linear
 from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
-from doubtless.laplace import contrastive_ggn
+from doubtless.laplace import contrastive_ggn, fit
 from doubtless.losses import contrastive_loss
 from doubtless.methods import DataSpec
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.lam_online import LamOnline
-from doubtless.training import Run, train_run
+from doubtless.training import Run, open_run_data, train_run
+from doubtless.training.parts import features_of
 from tests.reference.launches import Launches
 from tests.reference.stopped import train_until
 from tests.reference.two_processes import TwoProcesses, descend, share_of
@@ -297,6 +298,30 @@ def test_tau_and_lambda_of_a_run_are_chosen_again_without_training(config, run: 
     ).mean()
     ratio = other["laplace.prior_precision"] / other["laplace.scale"] / curvature
     assert float(ratio) == pytest.approx(100, rel=1e-4)
+
+
+def test_refitted_curvature_is_that_of_all_training_images(config, run: Run, tmp_path: Path) -> None:
+    """`refit`: the network is the run's, H what `fit` finds around its head, whatever pairs had trained it."""
+    values = {**config, "base": str(run.path), "training": {**config["training"], "epochs": 0}}
+    values |= {"laplace": {**config["laplace"], "refit": True}, "loss": {"pairs": "hard"}}
+    again = train_run(make_config(values), tmp_path / "again", quiet=True)
+    method, data = again.load_method(), open_run_data(again.config, split=again.split)
+    expected = fit(
+        features_of(method, data.train),
+        data.train.labels,
+        method.head,
+        margin=0.7,
+        generator=torch.Generator().manual_seed(again.config.seed),
+    )
+    torch.testing.assert_close(method.laplace.curvature.weight, expected.weight_curvature)
+    torch.testing.assert_close(method.laplace.curvature.bias, expected.bias_curvature)
+    before, after = load_file(run.path / "model.safetensors"), load_file(again.path / "model.safetensors")
+    changed = {name for name, value in before.items() if not torch.equal(after[name], value)}
+    assert changed
+    assert all(name.startswith("laplace.") for name in changed)
+    record = json.loads((again.path / "model.json").read_text())["record"]
+    assert record["refit"] is True
+    assert "steps" not in record  # which counted the batches of the running one
 
 
 def four_steps(rank: int | None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("evaluation", "ood_ratio"): None,
     ("loss", "pairs"): "all",
     ("laplace", "tune", "meant_for"): None,
+    ("laplace", "refit"): False,
 }
 
 

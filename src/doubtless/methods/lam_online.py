@@ -70,9 +70,13 @@ class LamOnline(Method):
         return self.laplace.posterior(self.head).predict(features)
 
     def finish(self, train: Part, validation: Part) -> None:
+        if self.laplace.options.refit:
+            self.laplace.fit(self.head, train, self.config)
         self.laplace.tune(self.head, validation, seed=self.config.seed)
 
     def record(self) -> dict[str, Any]:
+        if self.laplace.options.refit:
+            return {**self.laplace.record(), "refit": True}
         return {**self.laplace.record(), "steps": int(self.laplace.curvature.steps)}
 
     def _draw(self, features: Tensor, labels: Tensor) -> ContrastiveStep:

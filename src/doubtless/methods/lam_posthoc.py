@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from doubtless.config import Config, Section
 from doubtless.embedding import Embedding
-from doubtless.laplace import fit
 from doubtless.methods.base import DataSpec, Part
 from doubtless.methods.deterministic import Deterministic
-from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_options
+from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
 
 
 class LamPosthoc(Deterministic):
@@ -50,16 +48,7 @@ class LamPosthoc(Deterministic):
         if self.trains and self.config.training.epochs == 0:
             self.start(train)  # which training would have done
         self.laplace.start(self.head, images=len(train.labels))
-        posterior = fit(
-            train.features(),
-            train.labels,
-            self.head,
-            **curvature_options(self.config),
-            scale=float(self.laplace.scale),
-            prior_precision=float(self.laplace.prior_precision),
-            generator=torch.Generator().manual_seed(self.config.seed),
-        )
-        self.laplace.keep(posterior)
+        self.laplace.fit(self.head, train, self.config)
         self.laplace.tune(self.head, validation, seed=self.config.seed)
 
     def record(self) -> dict[str, Any]:

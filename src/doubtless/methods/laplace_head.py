@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from doubtless.config import Config, Section
-from doubtless.laplace import DiagonalPosterior, OnlineCurvature, Tuned, default_scales, tune
+from doubtless.laplace import DiagonalPosterior, OnlineCurvature, Tuned, default_scales, fit, tune
 from doubtless.methods.base import Part
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
 
@@ -55,6 +55,10 @@ class LaplaceOptions(Section):
     """α, online: the share of the newest batch in H."""
     samples: int = Field(default=1, ge=1)
     """Online: draws of the head a step."""
+    refit: bool = False
+    """Online: when training is over, H of all training images and all their pairs, as `lam-posthoc` has it. The
+    running one is of the pairs that trained: with hard ones alone it knows the doubtful images best, and takes
+    their errors for sure."""
     tune: TuneOptions = TuneOptions()
 
 
@@ -120,6 +124,19 @@ class LaplaceHead(nn.Module):
             )
             self._known = (key, made)
         return self._known[1]
+
+    def fit(self, head: nn.Linear, train: Part, config: Config) -> None:
+        """H of all training images around the head, in one pass; τ and λ stay."""
+        posterior = fit(
+            train.features(),
+            train.labels,
+            head,
+            **curvature_options(config),
+            scale=float(self.scale),
+            prior_precision=float(self.prior_precision),
+            generator=torch.Generator().manual_seed(config.seed),
+        )
+        self.keep(posterior)
 
     def keep(self, posterior: DiagonalPosterior) -> None:
         """Takes over a posterior's H, τ and λ."""
