@@ -124,7 +124,7 @@ def test_consensus_by_loops(problem: tuple[DiagonalPosterior, Tensor, Tensor]) -
     assert found == pytest.approx((gap + max(0, lost)) / 45, abs=1e-12)
 
 
-@pytest.mark.parametrize("doublings", [0.5, 1.0])
+@pytest.mark.parametrize("doublings", [0.0, 0.5, 1.0])
 def test_consensus_of_a_larger_gallery_by_loops(
     problem: tuple[DiagonalPosterior, Tensor, Tensor], doublings: float
 ) -> None:
@@ -175,9 +175,9 @@ def test_a_larger_gallery_is_foreseen() -> None:
                 generator=torch.Generator().manual_seed(seed),
             )
             found.append(-score)
-        return sum(found) / seeds
+        return sum(found) / 2 / seeds
 
-    truth, plain, foreseen = error(2000, 2000, 4), error(500, 500, 12), error(500, 2000, 12) / 2
+    truth, plain, foreseen = error(2000, 2000, 4), error(500, 500, 12), error(500, 2000, 12)
     assert plain > truth + 0.01
     assert abs(foreseen - truth) < abs(plain - truth) / 2
 
@@ -189,9 +189,11 @@ def test_galleries_too_far_away_are_refused(problem: tuple[DiagonalPosterior, Te
             tune(*problem, meant_for=size)
     with pytest.raises(InputError, match="goes with the criterion consensus-ece"):
         tune(*problem, criterion="error-auroc", meant_for=90)
-    plain, further = (tune(*problem, meant_for=size).trials for size in (45, 90))
-    assert plain == tune(*problem).trials
-    assert [trial.score for trial in further] != [trial.score for trial in plain]
+    plain, same, further = (tune(*problem, meant_for=size).trials for size in (None, 45, 90))
+    assert [trial[:2] for trial in same] == [trial[:2] for trial in plain]
+    gaps = [before.score - trial.score for before, trial in zip(plain, same, strict=True)]
+    assert min(gaps) >= 0 < max(gaps)  # what is off on the whole, once more
+    assert [trial.score for trial in further] != [trial.score for trial in same]
 
 
 def test_calibrated_ignorance_does_not_win() -> None:

@@ -64,7 +64,7 @@ def negative_consensus_ece(
     *,
     draws: int = 100,
     bins: int = 10,
-    doublings: float = 0.0,
+    doublings: float | None = None,
     generator: torch.Generator | None = None,
 ) -> float:
     """Minus the expected calibration error of votes: every item is drawn many times, each draw votes for the
@@ -75,7 +75,8 @@ def negative_consensus_ece(
     fifth is right about as often. On CIFAR10 six of ten τ chosen by the calibration error alone were such ones.
 
     Draws agree less where neighbours lie denser. `doublings` says how many times the gallery meant is twice as
-    large as this one, and what votes do is extrapolated: see `doublings_to`.
+    large as this one, and what votes do is extrapolated: see `doublings_to`. What is off on the whole counts once
+    more then, also for a gallery as large as this one, 0: it is known from all queries, a bin from a tenth of them.
     """
 
     def draw(rows: Tensor) -> Iterator[Tensor]:
@@ -122,7 +123,7 @@ def negative_consensus_ece_of_grid(
     generator: torch.Generator,
     draws: int = 100,
     bins: int = 10,
-    doublings: float = 0.0,
+    doublings: float | None = None,
 ) -> Tensor:
     """`negative_consensus_ece` of every point, (G,), all with the same standard normal draws."""
     location, deviation = grid.location, grid.variance.sqrt()
@@ -173,7 +174,7 @@ def _consensus_ece(
     labels: Tensor,
     queries: Tensor,
     draw: Draw,
-    doublings: float,
+    doublings: float | None,
     *,
     draws: int,
     bins: int,
@@ -200,16 +201,21 @@ def _consensus_ece(
                 sizes[number, point].index_add_(0, bin_of, torch.ones_like(right))
                 lost[number, point] += ((first == labels[rows]).double() - right).sum()
     error, cost = gaps[0].abs().sum(1), lost[0]
-    if doublings:
+    if doublings is not None:
         # A doubling changes as much as the one from half to all did, and everyone alike: bin by bin the change
         # would be known from a tenth of the queries, that is, hardly. So what is off on the whole counts too; on
         # CIFAR10, where τ was chosen with one half of the validation images, the other half's error is .017 then
         # and .0185 by the bins alone.
-        change = doublings * (gaps[0].sum(1) - gaps[1:].sum(2).mean(0)) / len(queries)
+        change = _per_doubling(gaps.sum(2)) * doublings / len(queries)
         foreseen = gaps[0] + change.unsqueeze(1) * sizes[0]
         error = foreseen.abs().sum(1) + foreseen.sum(1).abs()
-        cost = lost[0] + doublings * (lost[0] - lost[1:].mean(0))
+        cost = lost[0] + doublings * _per_doubling(lost)
     return (error + cost.clamp_min(0)) / len(queries)
+
+
+def _per_doubling(values: Tensor) -> Tensor:
+    """What the step from half of the gallery to all of it changed, (G,): values (galleries, G), all of it first."""
+    return values[0] - values[1:].mean(0) if len(values) > 1 else torch.zeros_like(values[0])
 
 
 class _Gallery(NamedTuple):
@@ -220,11 +226,11 @@ class _Gallery(NamedTuple):
     place: Tensor  # (n,), where among them an item is, −1 for others
 
 
-def _galleries(labels: Tensor, doublings: float) -> list[_Gallery]:
+def _galleries(labels: Tensor, doublings: float | None) -> list[_Gallery]:
     """All items; to extrapolate also two halves of them."""
     everywhere = _all(labels)
     found = [_Gallery(slice(None), labels, everywhere)]
-    if doublings == 0:
+    if not doublings:
         return found
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
     for half in order.chunk(2):

@@ -86,7 +86,7 @@ def tune(
         )
     if meant_for is not None and criterion != "consensus-ece":
         raise InputError("meant_for calibrates votes: it goes with the criterion consensus-ece.")
-    doublings = 0.0 if meant_for is None else doublings_to(meant_for, len(labels))
+    doublings = None if meant_for is None else doublings_to(meant_for, len(labels))
     score = _criterion(criterion, generator, posterior.weight.device, doublings)
     labels = labels.to(posterior.weight.device)
     asked = (torch.arange(len(labels)) if queries is None else queries).to(labels.device)
@@ -193,7 +193,10 @@ def _grids(
 
 
 def _criterion(
-    criterion: str | Criterion, generator: torch.Generator | None, device: torch.device, doublings: float
+    criterion: str | Criterion,
+    generator: torch.Generator | None,
+    device: torch.device,
+    doublings: float | None,
 ) -> GridCriterion:
     if callable(criterion):
         return partial(_one_by_one, criterion)

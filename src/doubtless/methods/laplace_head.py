@@ -34,7 +34,8 @@ class TuneOptions(Section):
     """Their neighbours are at most so many images; None: themselves. What draws agree on depends on how dense
     neighbours lie, so a calibrated τ is one for galleries of this size: as large as the one it is meant for."""
     meant_for: int | None = Field(default=None, ge=2)
-    """The size of that one, where there are fewer images to tune on: what draws agree on is extrapolated to it."""
+    """The size of that one: where there are fewer images to tune on, what draws agree on is extrapolated to it, and
+    what is off on the whole counts once more, which the bins of a calibration error say with more noise."""
 
 
 class LaplaceOptions(Section):
