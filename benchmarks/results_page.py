@@ -3,15 +3,15 @@
     python benchmarks/results_page.py
 
 Only what stands between `<!-- NAME -->` and `<!-- end -->` is written, NAME being a suite; the text around it is
-written by hand, in the page itself. A table whose suite has not been run is put together from others that were,
-where the table says how, or left empty. Without a page one is begun.
+written by hand, in the page itself. The table of a suite that has not been run stays empty. Without a page one is
+begun.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,6 @@ class Table:
     ood: str
     paper_ratio: float | None = None
     goals: tuple[Goal, ...] = ()
-    instead: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Row → suite and row of it, until the suite itself has been run: same data, split and network."""
 
     def columns(self, result: Result) -> dict[str, str]:
         """Heading → metric."""
@@ -125,24 +123,6 @@ ON_FASHION = {
     "ECE": 0.02,
 }
 BETTER_ON_FASHION = ON_FASHION | {"R@1": 0.88, "OOD AUROC": 0.99, "AUSC": 0.95, "ECE": 0.01}
-OMNIGLOT = {
-    "deterministic": ("baselines-omniglot", "deterministic"),
-    "lam-posthoc": ("lam-omniglot", "posthoc-arccos-fixed"),
-    "lam-online": ("lam-omniglot", "online-arccos-fixed"),
-    "mc-dropout": ("baselines-omniglot", "mc-dropout"),
-    "ensemble": ("baselines-omniglot", "ensemble"),
-    "pfe": ("baselines-omniglot", "pfe"),
-    "hib": ("baselines-omniglot", "hib"),
-    "loss-prediction": ("baselines-omniglot", "loss-prediction"),
-    "triplet": ("triplets-omniglot", "triplet"),
-    "mc-dropout-triplet": ("triplets-omniglot", "mc-dropout"),
-    "triplet-regression": ("triplets-omniglot", "triplet-regression"),
-    "bayes-triplet": ("triplets-omniglot", "bayes-triplet"),
-    "bayes-triplet-vmf": ("triplets-omniglot", "bayes-triplet-vmf"),
-    "el-nivmf": ("proxies-omniglot", "el-nivmf"),
-    "proxy-nca": ("proxies-omniglot", "cosine"),
-    "proxy-anchor": ("omniglot", "proxy-anchor"),
-}
 TABLES = (
     Table(
         "fashion",
@@ -156,7 +136,7 @@ TABLES = (
         2.6032,  # 26,032 digits, 10,000 pictures
         (Goal("lam-online", ON_CIFAR), Goal("recommended", ON_CIFAR, with_doubt=True)),
     ),
-    Table("open-omniglot", "fashion-sample", instead=OMNIGLOT),
+    Table("open-omniglot", "fashion-sample"),
     Table("open-grocery", "fashion-sample"),
 )
 
@@ -170,39 +150,14 @@ def main() -> None:
 def refreshed(page: str, results: Path) -> str:
     """The page with every table as the JSON files in `results` have it now."""
     for table in TABLES:
-        result = result_of(table, results)
-        text = "" if result is None else written(table, result)
+        path = results / f"{table.suite}.json"
+        text = written(table, read_json(path)) if path.exists() else ""
         place = re.compile(rf"(<!-- {table.suite} -->\n).*?(<!-- end -->)", re.DOTALL)
         parts = place.split(page)
         if len(parts) != 4:  # before, the two markers, after
             raise SystemExit(f"The page must have one place `<!-- {table.suite} -->` … `<!-- end -->`.")
         page = parts[0] + parts[1] + text + parts[2] + parts[3]
     return page
-
-
-def result_of(table: Table, results: Path) -> Result | None:
-    """What was measured of the suite, or of the rows that stand for it."""
-    path = results / f"{table.suite}.json"
-    if path.exists():
-        return read_json(path)
-    if not table.instead or not all(
-        (results / f"{name}.json").exists() for name, _ in table.instead.values()
-    ):
-        return None
-    suites = {name: read_json(results / f"{name}.json") for name, _ in table.instead.values()}
-    first = next(iter(suites.values()))
-    joined: Result = {**first, "suite": None, "published": None, "joined": list(suites)}
-    joined["table"] = {
-        "metrics": first["table"]["metrics"],
-        "cells": {row: suites[suite]["table"]["cells"][own] for row, (suite, own) in table.instead.items()},
-    }
-    joined["runs"] = [
-        {**run, "method": row}
-        for row, (suite, own) in table.instead.items()
-        for run in suites[suite]["runs"]
-        if run["method"] == own
-    ]
-    return joined
 
 
 def is_best(result: Result, name: str, metric: str) -> bool:
@@ -267,13 +222,10 @@ def notes_of(table: Table, result: Result) -> str:
 
 
 def made_by(result: Result) -> str:
-    """Command, versions, device and set sizes, or the suites whose rows these are."""
+    """Command, versions, device and set sizes."""
     counts = result["runs"][0]["counts"]
     sizes = [f"{counts['queries']:,} queries of {counts['classes']} classes"]
     sizes += [f"{count:,} of {name[4:]}" for name, count in counts.items() if name.startswith("ood/")]
-    if result["suite"] is None:
-        suites = ", ".join(f"[{name}](../benchmarks/results/{name}.html)" for name in result["joined"])
-        return f"Rows of {suites}, which share data, split and network; {', '.join(sizes)}."
     versions = result["versions"]
     device = f" on {versions['device']}" if "device" in versions else ""
     return (

@@ -90,27 +90,6 @@ def test_the_best_of_a_column_is_bold_and_only_that(script: ModuleType, omniglot
         assert bold == {best(means, key=lambda name: means[name])}
 
 
-def test_rows_of_other_suites_stand_in_until_a_suite_is_run(script: ModuleType) -> None:
-    table = next(table for table in script.TABLES if table.suite == "open-omniglot")
-    result = script.result_of(table, RESULTS)
-    assert result is not None
-    text = script.written(table, result)
-    if result["suite"] is None:
-        assert len(result["joined"]) > 1
-        assert "which share data, split and network" in text
-        for suite, row in table.instead.values():
-            run = next(
-                run
-                for run in json.loads((RESULTS / f"{suite}.json").read_text())["runs"]
-                if run["method"] == row
-            )
-            assert (run["config"]["data"]["source"], run["config"]["model"]["dim"]) == (
-                "npz:omniglot.npz",
-                64,
-            )
-            assert run["counts"]["queries"] == 13_180
-
-
 def test_goals_say_by_how_much_they_are_missed(script: ModuleType, omniglot: dict[str, Any]) -> None:
     cells = omniglot["table"]["cells"]
     cells["lam-online + doubt"] = {"ausc": {**cells["lam-online"]["ausc"], "mean": 0.9}}
