@@ -70,6 +70,18 @@ def test_what_is_recommended_is_what_was_measured(path: Path) -> None:
     assert load_config(path) == suite.config("recommended", 0)
 
 
+def test_online_lam_at_the_papers_sizes_is_what_was_measured() -> None:
+    suites = CONFIGS.parent / "benchmarks" / "suites"
+    of_fashion = load_suite(suites / "fashion.yaml").config("lam-online", 0)
+    assert load_config(CONFIGS / "fashion/lam-online.yaml") == of_fashion
+    of_cifar = load_suite(suites / "cifar10.yaml")
+    trained, chosen = of_cifar.config("lam-online-ratio-1", 0), of_cifar.config("lam-online", 0)
+    # One row trains, the other chooses τ and λ again: together they are one run.
+    assert load_config(CONFIGS / "cifar10/lam-online.yaml") == chosen.model_copy(
+        update={"training": trained.training}
+    )
+
+
 def test_the_demo_is_the_shipped_config() -> None:
     from doubtless.cli.demo import DEMO
 
