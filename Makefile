@@ -18,8 +18,9 @@ $(VENV)/.core: $(BIN)/uv pyproject.toml constraints.txt
 	$(INSTALL) .
 	touch $@
 
+# Compiled at once: tests start some sixty processes, and where Python may not write bytecode each would compile anew.
 $(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt
-	$(INSTALL) '.[dev]'
+	UV_COMPILE_BYTECODE=1 $(INSTALL) '.[dev]'
 	touch $@ $(VENV)/.core
 
 demo: $(VENV)/.core
