@@ -85,7 +85,7 @@ class TrainingConfig(Section):
     precision: Literal["auto", "32", "bf16"] = "auto"
     """auto: bf16 for timm networks on a GPU that computes in it, else 32 bits."""
     compile: bool | None = None
-    """Compile the backbone; None: no, for where it was measured it was slower (docs/gpu.md)."""
+    """Compile the backbone; None: no, for it pays with some networks only (docs/gpu.md)."""
     monitor: Literal["map@r", "recall@1", "error_auroc"] = "map@r"
     """What chooses the best epoch on validation data; error_auroc where only an uncertainty is learned."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"

@@ -211,7 +211,8 @@ def test_younger_settings_of_a_method_s_own_section_leave_keys_alone(monkeypatch
     plain = {"method": "lam-online", "data": {"source": "fashion-sample"}, "loss": {"name": "contrastive"}}
     before = "4d72c9968e79"  # worked out before there was laplace.tune.meant_for
     assert run_key(make_config(plain)) == before
-    assert run_key(make_config(with_overrides(plain, ["laplace.tune.meant_for=9000"]))) != before
+    for setting in ("laplace.tune.meant_for=9000", "laplace.refit=true"):
+        assert run_key(make_config(with_overrides(plain, [setting]))) != before
 
 
 def test_key_changes_with_the_method_s_version(tiny_config, monkeypatch: pytest.MonkeyPatch) -> None:

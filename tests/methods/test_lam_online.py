@@ -277,15 +277,19 @@ def test_stopped_and_resumed_is_bit_equal(config, run: Run, tmp_path: Path) -> N
         assert torch.equal(value, expected[name]), name
 
 
+def finished_again(config: dict[str, Any], run: Run, path: Path, **changed: Any) -> Run:
+    """A run's network with another end: `base`, and no epochs."""
+    values = {**config, "base": str(run.path), "training": {**config["training"], "epochs": 0}, **changed}
+    return train_run(make_config(values), path, quiet=True)
+
+
 def test_tau_and_lambda_of_a_run_are_chosen_again_without_training(config, run: Run, tmp_path: Path) -> None:
-    """`base` and no epochs: network and H are the run's; chosen as the run did, so are τ and λ."""
+    """Network and H are the run's; chosen as the run did, so are τ and λ."""
 
     def again(name: str, **tune: Any) -> dict[str, torch.Tensor]:
-        values = {**config, "base": str(run.path), "training": {**config["training"], "epochs": 0}}
-        values["laplace"] = {**config["laplace"], "tune": {**config["laplace"]["tune"], **tune}}
-        return load_file(
-            train_run(make_config(values), tmp_path / name, quiet=True).path / "model.safetensors"
-        )
+        laplace = {**config["laplace"], "tune": {**config["laplace"]["tune"], **tune}}
+        found = finished_again(config, run, tmp_path / name, laplace=laplace)
+        return load_file(found.path / "model.safetensors")
 
     expected = load_file(run.path / "model.safetensors")
     same, other = again("same"), again("other", ratio=100.0, meant_for=48)
@@ -302,9 +306,8 @@ def test_tau_and_lambda_of_a_run_are_chosen_again_without_training(config, run: 
 
 def test_refitted_curvature_is_that_of_all_training_images(config, run: Run, tmp_path: Path) -> None:
     """`refit`: the network is the run's, H what `fit` finds around its head, whatever pairs had trained it."""
-    values = {**config, "base": str(run.path), "training": {**config["training"], "epochs": 0}}
-    values |= {"laplace": {**config["laplace"], "refit": True}, "loss": {"pairs": "hard"}}
-    again = train_run(make_config(values), tmp_path / "again", quiet=True)
+    laplace = {**config["laplace"], "refit": True}
+    again = finished_again(config, run, tmp_path / "again", laplace=laplace, loss={"pairs": "hard"})
     method, data = again.load_method(), open_run_data(again.config, split=again.split)
     expected = fit(
         features_of(method, data.train),

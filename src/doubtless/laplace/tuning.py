@@ -74,7 +74,7 @@ def tune(
     `scales` are the τ tried (default 50, around the one where weights are as large as their spread); `ratios`,
     for `prior="validation"`, the λ/τ (default 5, around the mean curvature). `refine` more τ are tried between
     the best one's two neighbours: a score may change much from one τ of a grid to the next. `meant_for` is the
-    size of the gallery to be calibrated for, where that is larger than n (consensus-ece only).
+    size of the gallery to be calibrated for, n or larger (consensus-ece only).
     """
     if prior not in ("marginal", "validation"):
         raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
