@@ -21,13 +21,14 @@ from torch import Tensor
 
 from doubtless.config import Config, load_config
 from doubtless.data import ImageSet
-from doubtless.evaluation.ood import auroc
-from doubtless.evaluation.uncertainty import ausc, ausc_oracle, error_auroc
+from doubtless.doubt.queries import hits_with_truth
 from doubtless.files import write_text
-from doubtless.retrieval.known_queries import hits_with_truth
-from doubtless.training import Run, open_run_data, train_run
-from doubtless.training.parts import whole_source
-from doubtless.training.run_doubt import Reader, describe_doubt, fit_run_doubt
+from doubtless.metrics.ood import auroc
+from doubtless.metrics.uncertainty import ausc, ausc_oracle, error_auroc
+from doubtless.runs import Run, open_run_data
+from doubtless.runs.data import whole_source
+from doubtless.runs.doubt import Reader, describe_doubt, fit_run_doubt
+from doubtless.training import train_run
 
 PRESETS = {
     "fashion": """

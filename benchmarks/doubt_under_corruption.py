@@ -29,17 +29,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from doubtless.calibration.features import DEPTH
 from doubtless.data import ImageSet
+from doubtless.doubt.doubt import PART, Doubt
+from doubtless.doubt.queries import hits_with_truth
 from doubtless.embedding import Embedding
 from doubtless.files import write_text
-from doubtless.retrieval.doubt import PART, Doubt
-from doubtless.retrieval.index import Index
-from doubtless.retrieval.index_calibration import calibrate_index
-from doubtless.retrieval.known_queries import hits_with_truth
-from doubtless.retrieval.match_features import DEPTH
-from doubtless.server.page.corruptions import GREY, blur, noise, occlude
-from doubtless.training import Run, open_run_data
-from doubtless.training.run_doubt import Reader, fit_run_doubt
+from doubtless.gallery.calibration import calibrate_index
+from doubtless.index.folder import FolderIndex
+from doubtless.runs import Run, open_run_data
+from doubtless.runs.doubt import Reader, fit_run_doubt
+from doubtless.server.page.question import GREY, blur, noise, occlude
 
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 IMAGES = 100
@@ -97,11 +97,11 @@ class Measured:
         self.preparation = plain
         self.index, self.index_doubt = self._index(ImageSet(data.source, rest, plain))
 
-    def _index(self, images: ImageSet) -> tuple[Index, Doubt]:
+    def _index(self, images: ImageSet) -> tuple[FolderIndex, Doubt]:
         described = self.read(images, images.labels)
         self._folder = tempfile.TemporaryDirectory()  # as long as this lives
         shape = described.embedding.parameters["variance"].shape[1]
-        index = Index.create(
+        index = FolderIndex.create(
             Path(self._folder.name) / "index",
             family=described.embedding.family,
             dim=described.embedding.dim,

@@ -29,14 +29,14 @@ import torch
 from scipy.stats import betabinom
 from torch import Tensor
 
+from doubtless.calibration.calibrator import Calibrator
+from doubtless.calibration.features import DEPTH
+from doubtless.calibration.fit import Calibration, Known, calibrate, gated
 from doubtless.embedding import read_embedding
-from doubtless.evaluation.bootstrap import paired_bootstrap
-from doubtless.evaluation.calibration import match_brier, match_ece
-from doubtless.evaluation.uncertainty import coverage_at_risk
-from doubtless.retrieval.calibrating import Calibration, Known, calibrate, gated
-from doubtless.retrieval.calibrator import Calibrator
-from doubtless.retrieval.leave_out import hits_among, hits_without_class
-from doubtless.retrieval.match_features import DEPTH
+from doubtless.metrics.bootstrap import paired_bootstrap
+from doubtless.metrics.calibration import match_brier, match_ece
+from doubtless.metrics.uncertainty import coverage_at_risk
+from doubtless.search.hits import hits_among, hits_without_class
 
 LEVELS = (0.8, 0.9, 0.95)
 SIMULATED = 200

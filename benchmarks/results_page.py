@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from doubtless.files import read_json, write_text
-from doubtless.report.catalogue import better
+from doubtless.metrics.catalogue import better
 from doubtless.report.comparison import WITH_DOUBT
 
 ROOT = Path(__file__).parents[1]

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 ASKING = (
-    "api",
-    "retrieval.index",
-    "retrieval.bulk",
-    "server.app",
-    "training.run_evaluation",
+    "runs.model",
+    "index.folder",
+    "ingest.bulk",
+    "server.http.app",
+    "runs.evaluation",
     "methods.lam_online",
 )
 SLOW = {"lightning", "torchvision", "timm", "pytorch_metric_learning", "sklearn", "matplotlib", "gradio"}
@@ -31,9 +31,9 @@ def test_a_service_has_imported_what_its_first_picture_needs(tiny_run: Path, tmp
     """So the first asker does not wait for torchvision."""
     code = """
 import sys, doubtless
-from doubtless.server.service import Service
+from doubtless.server.service.service import Service
 run, folder = sys.argv[1:]
-index = doubtless.Index.create(folder, family="point", dim=8)
+index = doubtless.FolderIndex.create(folder, family="point", dim=8)
 model = doubtless.load(run)
 assert "torchvision" not in sys.modules
 Service(index, model=model).close()

@@ -17,9 +17,9 @@ import torch
 from turns import best_of_turns
 
 from doubtless.embedding import Embedding
-from doubtless.retrieval.answering import Answerer
-from doubtless.retrieval.index import Index
-from doubtless.retrieval.index_calibration import calibrate_index
+from doubtless.gallery.answerer import Answerer
+from doubtless.gallery.calibration import calibrate_index
+from doubtless.index.folder import FolderIndex
 
 DIM, BATCH, K, CHUNK, CLASSES = 128, 1000, 10, 50_000, 1000
 PROMISED = 1.15
@@ -36,7 +36,7 @@ def drawn(count: int, *, seed: int) -> tuple[Embedding, list[str]]:
 
 
 def filled(folder: Path, items: int) -> None:
-    with Index.create(folder, family="gaussian", dim=DIM, kind="flat", variances=1) as index:
+    with FolderIndex.create(folder, family="gaussian", dim=DIM, kind="flat", variances=1) as index:
         for start in range(0, items, CHUNK):
             embedding, labels = drawn(min(CHUNK, items - start), seed=2 + start)
             names = [f"item-{start + item}" for item in range(len(embedding))]
@@ -47,7 +47,7 @@ def filled(folder: Path, items: int) -> None:
 
 def compared(folder: Path, rounds: int) -> None:
     queries, _ = drawn(BATCH, seed=999_999)
-    with Index.open(folder) as index:
+    with FolderIndex.open(folder) as index:
         answerer = Answerer(index)
         ways = {"search": lambda: index.search(queries, K), "answer": lambda: answerer.answer(queries, K)}
         best = best_of_turns(ways, rounds)

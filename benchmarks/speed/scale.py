@@ -24,9 +24,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from doubtless.embedding import Embedding
+from doubtless.index.folder import FolderIndex
 from doubtless.methods import DataSpec
 from doubtless.models import Encoder
-from doubtless.retrieval.index import Index
 
 DIM, ITEMS, QUERIES, K = 128, 200_000, 500, 10
 
@@ -50,7 +50,7 @@ def measure_bytes(items: int) -> None:
         )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "index"
-            with Index.create(path, family=name, dim=DIM, variances=variances, kind="flat") as index:
+            with FolderIndex.create(path, family=name, dim=DIM, variances=variances, kind="flat") as index:
                 index.add(embedding, [f"item-{number:07d}" for number in range(items)])
             total = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         print(f"  {name}, {variances} variances: {total / items:,.0f}", flush=True)
@@ -131,9 +131,9 @@ def measure_images(items: int) -> None:
 def measure_decoding(items: int) -> None:
     """JPEGs of 500×375 pixels to 224 px a second, one thread; and what listing images takes of memory."""
     from doubtless.data import Preparation
-    from doubtless.retrieval.decoding import decode
-    from doubtless.retrieval.image_record import ImageRecord
-    from doubtless.retrieval.image_streams import FolderStream, _must_differ
+    from doubtless.ingest.decode import decode
+    from doubtless.ingest.records import ImageRecord
+    from doubtless.ingest.streams import FolderStream, _must_differ
 
     smooth = np.random.default_rng(0).integers(0, 256, (38, 50, 3), np.uint8)
     file = io.BytesIO()

@@ -22,7 +22,7 @@ from torch import Tensor
 from turns import Took, best_of_turns
 
 from doubtless.embedding import Embedding
-from doubtless.retrieval.index import Index
+from doubtless.index.folder import FolderIndex
 
 DIM, BATCH, K, ADDED, CHUNK = 128, 1000, 10, 100_000, 50_000
 PROMISED = {"search / FAISS": 1.1, "expected / cosine": 1.1, "open (s)": 3.0, "add 100,000 (s)": 60.0}
@@ -49,7 +49,9 @@ def adding(folder: Path, family: str) -> float:
     labels = [f"class {item % 1000}" for item in range(ADDED)]
     metadata = [{"shelf": item % 50, "name": f"photo of item {item}"} for item in range(ADDED)]
     began = time.perf_counter()
-    with Index.create(folder, family=family, dim=DIM, variances=1 if "gaussian" in family else None) as index:
+    with FolderIndex.create(
+        folder, family=family, dim=DIM, variances=1 if "gaussian" in family else None
+    ) as index:
         for start in range(0, ADDED, 10_000):
             chosen = slice(start, start + 10_000)
             names = [f"item-{item}" for item in range(start, start + 10_000)]
@@ -61,7 +63,7 @@ def filled(folder: Path, family: str, items: int) -> float:
     """Makes the large index; seconds it took."""
     began = time.perf_counter()
     variances = 1 if "gaussian" in family else None
-    with Index.create(folder, family=family, dim=DIM, kind="flat", variances=variances) as index:
+    with FolderIndex.create(folder, family=family, dim=DIM, kind="flat", variances=variances) as index:
         for start in range(0, items, CHUNK):
             count = min(CHUNK, items - start)
             names = [f"item-{item}" for item in range(start, start + count)]
@@ -72,7 +74,7 @@ def filled(folder: Path, family: str, items: int) -> float:
 def opened(folder: Path, queries: Embedding) -> tuple[float, float]:
     """Seconds to open, and to open and answer one query."""
     began = time.perf_counter()
-    with Index.open(folder) as index:
+    with FolderIndex.open(folder) as index:
         ready = time.perf_counter() - began
         index.search(queries[:1], K)
         return ready, time.perf_counter() - began
@@ -80,7 +82,7 @@ def opened(folder: Path, queries: Embedding) -> tuple[float, float]:
 
 def compared(folder: Path, queries: Embedding, rounds: int) -> dict[str, Took]:
     """Best seconds, by the clock and of CPU, of plain FAISS and our search by cosine and by expected distance."""
-    with Index.open(folder) as index:
+    with FolderIndex.open(folder) as index:
         stored = index.embedding()
         plain = faiss.IndexFlatIP(DIM)
         plain.add(stored.direction.numpy())

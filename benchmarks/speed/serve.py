@@ -28,9 +28,9 @@ from PIL import Image
 
 import doubtless
 from doubtless.data import open_source
-from doubtless.retrieval.creating import create_index_of_images
-from doubtless.retrieval.index import Index
-from doubtless.retrieval.index_calibration import calibrate_index
+from doubtless.gallery.calibration import calibrate_index
+from doubtless.index.folder import FolderIndex
+from doubtless.ingest.create import create_index_of_images
 
 PROMISED = 3.0
 CLIENTS = 32
@@ -75,7 +75,7 @@ def made(folder: Path, name: str, items: int) -> tuple[Path, list[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file.getvalue())
     create_index_of_images(folder / "index", doubtless.load(run.path), [folder / "images"])
-    with Index.open(folder / "index", writable=True) as index:
+    with FolderIndex.open(folder / "index", writable=True) as index:
         calibrate_index(index)
     return folder / "index", queries
 

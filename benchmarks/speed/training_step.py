@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods import DataSpec, Method, method_class
-from doubtless.training.acceleration import device_name
+from doubtless.runs.model import device_name
 
 Step = Callable[[], None]
 

@@ -15,49 +15,49 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from doubtless.api import Model as Model
-    from doubtless.api import evaluate_run as evaluate_run
-    from doubtless.api import load as load
-    from doubtless.api import train as train
+    from doubtless.calibration.calibrator import Calibrator as Calibrator
+    from doubtless.calibration.risk import RiskControl as RiskControl
     from doubtless.config import Config as Config
     from doubtless.config import load_config as load_config
     from doubtless.config import make_config as make_config
+    from doubtless.doubt.doubt import Doubt as Doubt
     from doubtless.embedding import Embedding as Embedding
     from doubtless.errors import DoubtlessError as DoubtlessError
     from doubtless.errors import InputError as InputError
     from doubtless.errors import RunError as RunError
     from doubtless.evaluation import Evaluation as Evaluation
     from doubtless.evaluation import evaluate as evaluate
-    from doubtless.retrieval import Answer as Answer
-    from doubtless.retrieval import Answerer as Answerer
-    from doubtless.retrieval import Calibrator as Calibrator
-    from doubtless.retrieval import Doubt as Doubt
-    from doubtless.retrieval import Hits as Hits
-    from doubtless.retrieval import Index as Index
-    from doubtless.retrieval import RiskControl as RiskControl
-    from doubtless.retrieval import calibrate_index as calibrate_index
-    from doubtless.training import Run as Run
+    from doubtless.gallery.answer import Answer as Answer
+    from doubtless.gallery.answerer import Answerer as Answerer
+    from doubtless.gallery.calibration import calibrate_index as calibrate_index
+    from doubtless.index.folder import FolderIndex as FolderIndex
+    from doubtless.runs import Run as Run
+    from doubtless.runs.evaluation import evaluate_run as evaluate_run
+    from doubtless.runs.model import Model as Model
+    from doubtless.runs.model import load as load
+    from doubtless.search import Hits as Hits
+    from doubtless.training import train as train
 
 _HOMES = {
     "Embedding": "embedding",
-    "Model": "api",
-    "load": "api",
-    "train": "api",
-    "evaluate_run": "api",
+    "Model": "runs.model",
+    "load": "runs.model",
+    "train": "training",
+    "evaluate_run": "runs.evaluation",
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
     "Config": "config",
     "load_config": "config",
     "make_config": "config",
-    "Run": "training",
-    "Index": "retrieval",
-    "Hits": "retrieval",
-    "Answerer": "retrieval",
-    "Answer": "retrieval",
-    "Calibrator": "retrieval",
-    "RiskControl": "retrieval",
-    "Doubt": "retrieval",
-    "calibrate_index": "retrieval",
+    "Run": "runs.run",
+    "FolderIndex": "index.folder",
+    "Hits": "search.hits",
+    "Answerer": "gallery.answerer",
+    "Answer": "gallery.answer",
+    "Calibrator": "calibration.calibrator",
+    "RiskControl": "calibration.risk",
+    "Doubt": "doubt.doubt",
+    "calibrate_index": "gallery.calibration",
     "DoubtlessError": "errors",
     "InputError": "errors",
     "RunError": "errors",

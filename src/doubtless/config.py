@@ -95,7 +95,7 @@ class TrainingConfig(Section):
 
 class EvaluationConfig(Section):
     score: Literal["direction", "expected-distance", "expected-likelihood", "mutual-likelihood"] = "direction"
-    """By what the gallery is searched; see `doubtless.evaluation.scores`."""
+    """By what the gallery is searched; see `doubtless.search.scores`."""
     ks: list[int] | None = None
     """The k of recall@k and map@k; None: 1, 5 and 10 as far as the gallery reaches."""
     data: str | None = None

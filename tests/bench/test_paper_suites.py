@@ -98,7 +98,8 @@ def test_suites_run_on_small_trees(name: str, rows: list[str], data: Path, tmp_p
 
 
 def test_numbers_of_a_paper_that_belong_to_other_data_say_so() -> None:
-    from doubtless.evaluation import Evaluation, Measure
+    from doubtless.evaluation import Evaluation
+    from doubtless.metrics import Measure
     from doubtless.report import MethodResult, compare
 
     published = load_suite(SUITES / "msls.yaml").published

@@ -10,7 +10,7 @@ from doubtless.bench import load_suite
 from doubtless.bench.suite import Suite
 from doubtless.config import Config
 from doubtless.methods import all_methods
-from doubtless.report.catalogue import OTHER, meaning
+from doubtless.metrics.catalogue import OTHER, meaning
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "suites"
 EVERY = sorted(path.stem for path in FOLDER.glob("*.yaml"))

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 import doubtless as library
 from doubtless.cli import app
+from doubtless.doubt.doubt import PART, Doubt
 from doubtless.errors import InputError
-from doubtless.retrieval.answering import Answerer
-from doubtless.retrieval.creating import create_index_of_images
-from doubtless.retrieval.doubt import PART, Doubt
-from doubtless.retrieval.index import Index
-from doubtless.retrieval.item_features import ItemFeatures, images_are_there
-from tests.retrieval.pictures import tiny_images, write_folder
+from doubtless.gallery.answerer import Answerer
+from doubtless.gallery.calibration import ItemFeatures, images_are_there
+from doubtless.index.folder import FolderIndex
+from doubtless.ingest.create import create_index_of_images
+from tests.ingest.pictures import tiny_images, write_folder
 
 runner = CliRunner()
 
@@ -34,7 +34,7 @@ def photos(tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def gallery(tiny_run: Path, photos: Path) -> Path:
     path = photos.parent / "gallery"
     create_index_of_images(path, library.load(tiny_run), photos)
-    with Index.open(path, writable=True) as index:
+    with FolderIndex.open(path, writable=True) as index:
         index.save_part("model", {}, {"run": str(tiny_run)})
     return path
 
@@ -50,7 +50,7 @@ def test_novelty_is_of_features_where_images_can_be_found(
 ) -> None:
     record = called("calibrate", gallery, "--target-error", 0.3)
     assert record["novelty_of"] == "features"
-    with Index.open(gallery) as index:
+    with FolderIndex.open(gallery) as index:
         assert images_are_there(index)
         doubt = Doubt.from_state(*index.load_part(PART))
         model = library.load(tiny_run)
@@ -77,7 +77,7 @@ def test_novelty_is_of_features_where_images_can_be_found(
 
 def test_a_vector_is_told_that_its_image_was_not_seen(gallery: Path) -> None:
     called("calibrate", gallery, "--target-error", 0.3)
-    with Index.open(gallery) as index:
+    with FolderIndex.open(gallery) as index:
         answers = Answerer(index).answer(index.embedding(index.rows[:4]), k=2)
         told = list(answers)
     assert all("Asked with a vector" in answer.warnings[-1] for answer in told)
@@ -87,7 +87,7 @@ def test_a_vector_is_told_that_its_image_was_not_seen(gallery: Path) -> None:
 def test_directions_serve_where_they_are_asked_for(gallery: Path) -> None:
     record = called("calibrate", gallery, "--target-error", 0.3, "--novelty", "directions")
     assert record["novelty_of"] == "directions"
-    with Index.open(gallery) as index:
+    with FolderIndex.open(gallery) as index:
         told = list(Answerer(index).answer(index.embedding(index.rows[:4]), k=2))
     assert not any("vector" in warning for answer in told for warning in answer.warnings)
     refused = runner.invoke(app, ["calibrate", str(gallery), "--novelty", "guesses"])
@@ -102,5 +102,5 @@ def test_another_score_than_the_calibrated_one_has_no_probability(gallery: Path,
 
 
 def _items(gallery: Path, count: int) -> list[Any]:
-    with Index.open(gallery) as index:
+    with FolderIndex.open(gallery) as index:
         return index.items(index.rows[:count])

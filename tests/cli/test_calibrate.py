@@ -11,19 +11,18 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from doubtless.calibration.pairs import PairCalibrator, compare
 from doubtless.cli import app
 from doubtless.errors import InputError
-from doubtless.retrieval.comparison import compare
-from doubtless.retrieval.index import Index
-from doubtless.retrieval.pair_calibrator import PairCalibrator
-from tests.retrieval.galleries import gallery
+from doubtless.index.folder import FolderIndex
+from tests.gallery.galleries import gallery
 
 runner = CliRunner()
 
 
 def made(path: Path, *, points: bool = False) -> Path:
     embedding, labels = gallery(200, points=points)
-    with Index.create(path, family=embedding.family, dim=8, variances=None if points else 1) as index:
+    with FolderIndex.create(path, family=embedding.family, dim=8, variances=None if points else 1) as index:
         index.add(embedding, [f"item {row}" for row in range(200)], labels=[str(x) for x in labels.tolist()])
     return path
 
@@ -38,7 +37,7 @@ def test_calibrate_prints_and_keeps_both_kinds_of_figures(tmp_path: Path, points
         assert 0 <= record[kind]["match_ece"] <= 1
         assert 0 <= record[kind]["match_brier"] <= 0.25
     assert record["abstention"]["target_error"] == 0.2
-    with Index.open(index) as opened:
+    with FolderIndex.open(index) as opened:
         part = opened.load_part("calibration")
         assert part is not None
         assert part[1] == record

@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 from doubtless.cli import app
-from doubtless.cli.demo_gallery import make_gallery, one_of_each
+from doubtless.cli.demo import make_gallery, one_of_each
 from doubtless.data import open_source
-from doubtless.retrieval.answering import Answering
-from doubtless.retrieval.index import Index
-from doubtless.server.page.asking import bytes_of
-from doubtless.server.service import Service
-from doubtless.server.uploads import Limits
-from doubtless.training import Run
+from doubtless.gallery.answerer import Answering
+from doubtless.index.folder import FolderIndex
+from doubtless.runs import Run
+from doubtless.server.page.question import bytes_of
+from doubtless.server.service.decoder import Limits
+from doubtless.server.service.service import Service
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def finished(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_gallery_is_the_test_part_without_what_is_asked(finished: Run) -> None:
     made = make_gallery(finished)
-    with Index.open(made.index) as index:
+    with FolderIndex.open(made.index) as index:
         assert len(index) == 6 * 20 - 6
         control = Answering.load(index).risk
         assert control is not None

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from doubtless.cli import app
-from doubtless.retrieval.part_store import read_parts
-from tests.retrieval.pictures import tiny_images, write_folder
+from doubtless.ingest.shards import read_parts
+from tests.ingest.pictures import tiny_images, write_folder
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from doubtless.cli import app
-from doubtless.retrieval.index import Index
-from tests.retrieval.pictures import tiny_images, write_folder
+from doubtless.index.folder import FolderIndex
+from tests.ingest.pictures import tiny_images, write_folder
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_life_of_vectors(doubtless, files: Path) -> None:
     assert json.loads(out)["items"] == 30
     code, out, _ = doubtless("stats", gallery)
     assert "expected-distance" in out
-    with Index.open(gallery) as index:
+    with FolderIndex.open(gallery) as index:
         assert index.items(index.rows)[0].metadata == {"year": 2000}
 
 
@@ -87,7 +87,7 @@ def test_from_faiss(doubtless, files: Path) -> None:
     )
     assert (code, err) == (0, "")
     assert "ranks by L2 distance" in json.loads(out)["notes"][0]
-    with Index.open(files / "gallery") as index:
+    with FolderIndex.open(files / "gallery") as index:
         assert index.settings.score == "expected-distance"
         assert index.ids()[:2] == ["n0", "n1"]
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from doubtless.laplace import DiagonalPosterior
-from doubtless.training import Run
+from doubtless.runs import Run
 
 GRID = ["--set", "laplace.tune.grid=6"]
 

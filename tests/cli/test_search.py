@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 import doubtless as library
 from doubtless.cli import app
 from doubtless.embedding import Embedding
-from doubtless.retrieval.creating import create_index, create_index_of_images
-from doubtless.retrieval.importing import imported
-from doubtless.retrieval.index import Index
-from tests.retrieval.pictures import tiny_images, write_folder
+from doubtless.index.folder import FolderIndex
+from doubtless.ingest.create import create_index, create_index_of_images
+from doubtless.ingest.vectors import imported
+from tests.ingest.pictures import tiny_images, write_folder
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_vectors_give_what_the_index_gives(search, bare: Path) -> None:
             bare / "gallery", "--embedding", bare / "q.npz", "-k", 4, "--score", score, "--json"
         )
         assert code == 0, err
-        with Index.open(bare / "gallery") as index:
+        with FolderIndex.open(bare / "gallery") as index:
             hits = index.search(queries, 4, score=score)
             for row, query in enumerate(json.loads(out)["queries"]):
                 assert [hit["id"] for hit in query["hits"]] == index.ids(hits.row[row])

@@ -15,7 +15,20 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms.v2 import functional
 
-from doubtless.data.device_augmentation import ORDERS, DeviceAugmentation, Draws, device_augmentation
+from doubtless.data.device_augmentation import (
+    ORDERS,
+    DeviceAugmentation,
+    Draws,
+    Erasing,
+    Grayscale,
+    Jitter,
+    brighten,
+    contrast,
+    device_augmentation,
+    gray,
+    saturate,
+    shift_hue,
+)
 from doubtless.data.device_geometry import (
     Fit,
     Flip,
@@ -25,16 +38,6 @@ from doubtless.data.device_geometry import (
     Rotation,
     resample,
     whole_up_to,
-)
-from doubtless.data.device_pixels import (
-    Erasing,
-    Grayscale,
-    Jitter,
-    brighten,
-    contrast,
-    gray,
-    saturate,
-    shift_hue,
 )
 from doubtless.data.prepare import PRESETS, Preparation
 from doubtless.errors import InputError

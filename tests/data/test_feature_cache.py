@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from doubtless.data import ImageSet, Preparation, open_source
-from doubtless.data.feature_cache import cached_features
+from doubtless.data.loading import cached_features
 from doubtless.models import Encoder
 
 
@@ -45,7 +45,8 @@ def test_computed_once_and_keyed_by_weights_preparation_and_source(tmp_path: Pat
 def test_frozen_training_and_evaluation_use_the_cache(tiny_config, tmp_path: Path, monkeypatch) -> None:
     from doubtless.config import make_config
     from doubtless.methods.base import Method
-    from doubtless.training import embed_images, open_run_data, train_run
+    from doubtless.runs import embed_images, open_run_data
+    from doubtless.training import train_run
 
     monkeypatch.setenv("DOUBTLESS_CACHE", str(tmp_path / "cache"))
     config = make_config({**tiny_config, "model": {**tiny_config["model"], "freeze": True}})

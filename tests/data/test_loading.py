@@ -271,7 +271,7 @@ def test_bad_transforms_are_sentences() -> None:
 
 
 def test_files_without_a_size_are_refused(tmp_path) -> None:
-    from doubtless.training.parts import native_size
+    from doubtless.runs.data import native_size
 
     wide = tensor_source("wide", torch.zeros(4, 8, 9, dtype=torch.uint8), torch.tensor([0, 0, 1, 1]))
     with pytest.raises(InputError, match="8×9"):

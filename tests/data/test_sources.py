@@ -193,7 +193,8 @@ def test_torchvision_missing_files_are_a_sentence(tmp_path: Path) -> None:
 
 def test_a_class_with_one_image_trains_and_is_counted(tmp_path: Path) -> None:
     """It can be no query of its own, and the report says how many such there are."""
-    from doubtless.api import evaluate_run, train
+    from doubtless.runs.evaluation import evaluate_run
+    from doubtless.training.loop import train
 
     for i in range(12):
         picture(tmp_path / "data" / "cat" / f"{i}.png", seed=i)

@@ -9,8 +9,8 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, evaluate
-from doubtless.evaluation.ood import auroc
-from doubtless.evaluation.uncertainty import ausc, error_auroc
+from doubtless.metrics.ood import auroc
+from doubtless.metrics.uncertainty import ausc, error_auroc
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, evaluate
-from doubtless.evaluation.baselines import free_uncertainties
+from doubtless.metrics.uncertainty import free_uncertainties
 from tests.reference import metrics as reference
 
 QUICK: dict[str, Any] = {"bootstrap": 0, "clusters": False, "consensus_samples": 0}
@@ -122,7 +122,7 @@ def test_query_against_gallery() -> None:
     own, theirs = queries.uncertainty, gallery.uncertainty
     assert own is not None
     assert theirs is not None
-    from doubtless.evaluation import ausc
+    from doubtless.metrics import ausc
 
     pair = own[counted].double() + theirs[hits].double()
     assert found["ausc_match"] == pytest.approx(ausc(pair, torch.tensor(right)))

@@ -28,7 +28,7 @@ from doubtless.export import export_onnx
 from doubtless.export.distributions import distribution_of
 from doubtless.methods import METHODS, DataSpec, Method, all_methods, method_class
 from doubtless.methods.laplace_head import LaplaceHead
-from doubtless.retrieval.fingerprint import model_fingerprint
+from doubtless.runs.model import model_fingerprint
 from doubtless.training import train_run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx" / "without_torch.py"

@@ -12,7 +12,6 @@ from torch.nn.functional import normalize
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import consensus_ece
 from doubtless.laplace import (
     DiagonalPosterior,
     default_scales,
@@ -25,6 +24,7 @@ from doubtless.laplace import (
 )
 from doubtless.laplace.criteria import doublings_to
 from doubtless.laplace.tuning import marginal_prior_precisions
+from doubtless.metrics import consensus_ece
 
 
 def noisy_clusters(n: int = 90, width: int = 10) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,9 @@ from doubtless.config import LossConfig, load_config, make_config
 from doubtless.methods.dvml import LOSSES, Dvml
 from doubtless.methods.metric_loss import MetricLoss
 from doubtless.report.method_figures.dvml import nearest_real
-from doubtless.training import Run, embed_images, open_run_data, train_run
-from doubtless.training.run_evaluation import RunEvaluation
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.runs.evaluation import RunEvaluation
+from doubtless.training import train_run
 from tests.reference.stopped import train_until
 
 ROOT = Path(__file__).parents[2]

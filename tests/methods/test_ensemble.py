@@ -17,17 +17,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from doubtless.api import Model
 from doubtless.config import load_config, make_config
 from doubtless.errors import InputError, RunError
 from doubtless.methods import DataSpec, Part
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.ensemble import Ensemble
 from doubtless.methods.procrustes import align, cross_products, inner_products, procrustes
-from doubtless.models.small import conv_fashion
-from doubtless.training import Run, embed_images, open_run_data, train_run
-from doubtless.training.run_evaluation import RunEvaluation
-from doubtless.training.validation import validation_scores
+from doubtless.models.networks import conv_fashion
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.runs.evaluation import RunEvaluation
+from doubtless.runs.model import Model
+from doubtless.training import train_run
+from doubtless.training.module import validation_scores
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -20,8 +20,9 @@ from doubtless.config import load_config, make_config
 from doubtless.data import BalancedBatches, Batch
 from doubtless.embedding import Embedding
 from doubtless.methods import Method, all_methods
-from doubtless.training import Run, open_run_data, train_run
-from doubtless.training.parts import part_of
+from doubtless.runs import Run, open_run_data
+from doubtless.runs.data import part_of
+from doubtless.training import train_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DATA_SETS = ["fashion-sample", "omniglot"]

@@ -15,8 +15,9 @@ from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.methods import DataSpec, method_class
-from doubtless.training import Run, embed_images, open_run_data, train_run
-from doubtless.training.validation import validation_scores
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.training import train_run
+from doubtless.training.module import validation_scores
 from tests.reference.two_processes import TwoProcesses, assert_same_step, loss_and_gradients, share_of
 
 

@@ -20,8 +20,9 @@ from doubtless.losses import contrastive_loss
 from doubtless.methods import DataSpec
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.lam_online import LamOnline
-from doubtless.training import Run, open_run_data, train_run
-from doubtless.training.parts import features_of
+from doubtless.runs import Run, open_run_data
+from doubtless.runs.data import features_of
+from doubtless.training import train_run
 from tests.reference.launches import Launches
 from tests.reference.stopped import train_until
 from tests.reference.two_processes import TwoProcesses, descend, share_of

@@ -16,8 +16,9 @@ from doubtless.errors import InputError, RunError
 from doubtless.laplace import fit
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.laplace_head import TuneOptions, curvature_options
-from doubtless.training import Run, open_run_data, train_run
-from doubtless.training.parts import features_of, part_of
+from doubtless.runs import Run, open_run_data
+from doubtless.runs.data import features_of, part_of
+from doubtless.training import train_run
 
 
 def posthoc(config: dict[str, Any], **more: Any) -> dict[str, Any]:

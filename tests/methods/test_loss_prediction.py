@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubtless.config import make_config
-from doubtless.evaluation.neighbors import nearest
-from doubtless.evaluation.uncertainty import error_auroc
 from doubtless.losses import neighbor_loss_per_image
 from doubtless.methods.loss_prediction import positive
-from doubtless.training import Run, embed_images, open_run_data, train_run
+from doubtless.metrics.uncertainty import error_auroc
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.search.neighbors import nearest
+from doubtless.training import train_run
 
 
 def config_of(tiny_config: dict[str, Any], base: Path, **head: Any) -> Any:

@@ -19,9 +19,10 @@ from doubtless.methods import DataSpec
 from doubtless.methods.mc_dropout import McDropout
 from doubtless.models import dropout
 from doubtless.models.dropout import ConvBlocks, draw_masks, masked_linear, sampled_blocks
-from doubtless.models.small import SMALL
-from doubtless.training import Run, embed_images, open_run_data, train_run
-from doubtless.training.parts import features_of
+from doubtless.models.networks import SMALL
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.runs.data import features_of
+from doubtless.training import train_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SPEC = DataSpec(channels=1, size=12, label_names=list("abcdef"))
@@ -186,7 +187,7 @@ def test_until_it_is_finished_it_is_the_network_without_dropout(tiny_config, tin
 
 
 def test_the_run_learned_and_the_best_epoch_is_that_of_points(run: Run) -> None:
-    from doubtless.training.validation import validation_scores
+    from doubtless.training.module import validation_scores
 
     assert run.log[-1]["train_loss"] < run.log[0]["train_loss"]
     method, data = run.load_method(), open_run_data(run.config, split=run.split)

@@ -15,7 +15,8 @@ from torch.distributions import Normal
 from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods.pfe import FIRST_SCALE, FIRST_SHIFT, SharedBatchNorm
-from doubtless.training import Run, embed_images, open_run_data, train_run
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.training import train_run
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import torch
 
 from doubtless.config import make_config
 from doubtless.laplace import half_whitened
-from doubtless.training import embed_images, features_of, open_run_data, train_run
+from doubtless.runs import embed_images, features_of, open_run_data
+from doubtless.training import train_run
 
 
 @pytest.mark.parametrize("head", ["raw", "half-whitened"])

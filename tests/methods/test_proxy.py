@@ -19,7 +19,8 @@ from doubtless.errors import InputError
 from doubtless.losses.proxy import proxy_nca_loss
 from doubtless.methods import DataSpec, Part
 from doubtless.methods.proxy import Proxy, roles_of_the_norm
-from doubtless.training import Run, train_run
+from doubtless.runs import Run
+from doubtless.training import train_run
 from tests.reference.stopped import train_until
 from tests.reference.two_processes import TwoProcesses, descend, share_of
 

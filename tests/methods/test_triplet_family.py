@@ -22,7 +22,8 @@ from doubtless.losses import (
 )
 from doubtless.losses.triplet_moments import Gaussians
 from doubtless.methods import DataSpec, method_class
-from doubtless.training import Run, embed_images, open_run_data, train_run
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.training import train_run
 from tests.reference.launches import Launches
 from tests.reference.two_processes import TwoProcesses, loss_and_gradients, share_of
 
@@ -184,7 +185,7 @@ def test_a_run_learns_and_comes_back(name: str, tiny_config: dict[str, Any], tmp
     run = train_run(config, tmp_path / "run", quiet=True)
     data = open_run_data(run.config, split=run.split)
     embedding = embed_images(Run.open(tmp_path / "run").load_method(), data.test)
-    from doubtless.training.validation import validation_scores
+    from doubtless.training.module import validation_scores
 
     torch.manual_seed(0)
     fresh = embed_images(method_class(name)(config, data.spec), data.test)

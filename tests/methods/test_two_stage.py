@@ -17,7 +17,8 @@ from doubtless.errors import InputError, RunError
 from doubtless.methods import all_methods
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.two_stage import TwoStage
-from doubtless.training import Run, train_run
+from doubtless.runs import Run
+from doubtless.training import train_run
 
 NAMES = [name for name, method in all_methods().items() if issubclass(method, TwoStage)]
 two_stage = pytest.mark.parametrize("name", NAMES)

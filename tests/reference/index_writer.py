@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from doubtless.embedding import Embedding
-from doubtless.retrieval import approximate, vector_cache
-from doubtless.retrieval.index import Index
+from doubtless.index import proposals as approximate
+from doubtless.index import vector_cache
+from doubtless.index.folder import FolderIndex
 
 DIM, MOST = 16, 1500
 
@@ -45,7 +46,7 @@ def chosen(draw: random.Random, ids: list[str]) -> dict[str, Any]:
     return {"kind": kind, "seed": seed}
 
 
-def apply(index: Index, change: dict[str, Any]) -> None:
+def apply(index: FolderIndex, change: dict[str, Any]) -> None:
     if change["kind"] in ("add", "update"):
         count, label = len(change["ids"]), f"label {change['seed'] % 5}"
         operation = index.add if change["kind"] == "add" else index.update
@@ -64,13 +65,13 @@ def say(value: object) -> None:
 
 
 def write_for_ever(path: str, seed: int) -> None:
-    draw, index = random.Random(seed), Index.open(path, writable=True)
+    draw, index = random.Random(seed), FolderIndex.open(path, writable=True)
     while True:
         change = chosen(draw, index.ids())
         say(change)
         if change["kind"] == "reopen":
             index.close()
-            index = Index.open(path, writable=True)
+            index = FolderIndex.open(path, writable=True)
         else:
             apply(index, change)
         say({"done": True})

@@ -18,8 +18,8 @@ from doubtless.report.method_figures.bayes_triplet import (
     scene_figures,
     variance_figure,
 )
+from doubtless.runs.evaluation import RunEvaluation
 from doubtless.training import train_run
-from doubtless.training.run_evaluation import RunEvaluation
 
 
 @pytest.mark.parametrize("name", ["bayes-triplet", "bayes-triplet-vmf", "triplet-regression"])

@@ -12,8 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubtless.evaluation.result import Curve
-from doubtless.report.axes import make_frame, tick_label, ticks, widen
-from doubtless.report.charts import Line, Points, histogram, legend, line_chart, scatter, whisker
+from doubtless.report.charts import (
+    Line,
+    Points,
+    histogram,
+    legend,
+    line_chart,
+    make_frame,
+    scatter,
+    tick_label,
+    ticks,
+    whisker,
+    widen,
+)
 
 AXES = {"x_label": "x", "y_label": "y", "description": "a chart"}
 numbers = st.floats(-1e8, 1e8, allow_nan=False)

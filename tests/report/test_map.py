@@ -10,7 +10,7 @@ import torch
 
 from doubtless.errors import InputError
 from doubtless.report import EmbeddingMap, embedding_map
-from doubtless.report.projection import draw_map
+from doubtless.report.images import draw_map
 from tests.report.example import directions
 
 

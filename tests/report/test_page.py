@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from doubtless.evaluation.result import Curve, Evaluation, Measure, QueryRecord
+from doubtless.metrics.catalogue import better, in_order, meaning
 from doubtless.report import ImageLookup, embedding_map, write_report
-from doubtless.report.catalogue import better, in_order, meaning
-from doubtless.report.markup import interval, json_block, number, text
+from doubtless.report.page import interval, json_block, number, text
 from tests.report.example import CONFIG, NAMES, directions, example, log, pictures, write_benchmark, write_run
 from tests.report.reading import Page
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from doubtless.server.app import create_app
-from doubtless.server.service import Service
+from doubtless.server.http.app import create_app
+from doubtless.server.service.service import Service
 
 Got = TypeVar("Got")
 

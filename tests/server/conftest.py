@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import doubtless
-from doubtless.retrieval.calibrating import Targets
-from doubtless.retrieval.creating import create_index_of_images
-from doubtless.retrieval.index import Index
-from doubtless.retrieval.index_calibration import calibrate_index
-from doubtless.server.service import Service
-from tests.retrieval.pictures import png, tiny_images, write_folder
+from doubtless.calibration.fit import Targets
+from doubtless.gallery.calibration import calibrate_index
+from doubtless.index.folder import FolderIndex
+from doubtless.ingest.create import create_index_of_images
+from doubtless.server.service.service import Service
+from tests.ingest.pictures import png, tiny_images, write_folder
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def served_index(tiny_run: Path, tiny_npz: Path, tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("served")
     write_folder(folder / "pictures", *tiny_images(tiny_npz, 120))
     create_index_of_images(folder / "index", doubtless.load(tiny_run), [folder / "pictures"])
-    with Index.open(folder / "index", writable=True) as index:
+    with FolderIndex.open(folder / "index", writable=True) as index:
         calibrate_index(index, Targets(target_error=0.3))
     return folder / "index"
 

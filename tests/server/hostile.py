@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.retrieval.pictures import bomb
+from tests.ingest.pictures import bomb
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 Request = tuple[str, str, dict[str, Any]]

@@ -14,10 +14,10 @@ from PIL import Image
 import doubtless
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.retrieval.answering import Answerer
-from doubtless.retrieval.index import Index
-from doubtless.server.binding import check_binding
-from doubtless.server.service import Service
+from doubtless.gallery.answerer import Answerer
+from doubtless.index.folder import FolderIndex
+from doubtless.server.http.binding import check_binding
+from doubtless.server.service.service import Service
 from tests.server.asking import asked, check_problem, send
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -140,7 +140,7 @@ def test_only_images_below_the_root_are_shown(own_index: Path, served_index: Pat
     Image.new("L", (3, 3)).save(outside)
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "link.png").symlink_to(outside)
-    with Index.open(own_index, writable=True) as index:
+    with FolderIndex.open(own_index, writable=True) as index:
         paths = [secret, outside, tmp_path / "root" / "link.png", "images/../../secret.txt"]
         index.add(Embedding.point(torch.eye(8)[:4]), ["a", "b", "c", "d"], paths=paths)
     with Service.open(own_index, image_root=tmp_path / "root") as service:
@@ -161,7 +161,10 @@ def test_info_says_what_is_served_and_names_no_path(service: Service, own_index:
 
 
 def test_a_read_only_service_changes_nothing(own_index: Path, picture: bytes) -> None:
-    with Service.open(own_index, read_only=True) as service, Index.open(own_index, writable=True) as writer:
+    with (
+        Service.open(own_index, read_only=True) as service,
+        FolderIndex.open(own_index, writable=True) as writer,
+    ):
         check_problem(send(service, "POST", "/v1/items", files={"image": picture}), 403)
         id = service.index.ids()[0]
         check_problem(send(service, "DELETE", f"/v1/items/{id}"), 403)
@@ -221,7 +224,7 @@ def test_other_hosts_need_a_token() -> None:
 
 
 def test_an_index_of_vectors_is_served_without_a_model(tmp_path: Path, picture: bytes) -> None:
-    with Index.create(tmp_path / "vectors", family="gaussian", dim=3) as index:
+    with FolderIndex.create(tmp_path / "vectors", family="gaussian", dim=3) as index:
         index.add(Embedding.gaussian(torch.eye(3), torch.full((3, 3), 0.1)), ["a", "b", "c"])
     with Service.open(tmp_path / "vectors") as service:
         body = {"embedding": {"location": [1.0, 0.1, 0.0], "variance": [0.1, 0.1, 0.2]}, "k": 2}

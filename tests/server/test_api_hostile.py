@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from doubtless.server.decoding import Decoder
-from doubtless.server.errors import ImageError, LargeImageError, UnsupportedImageError
-from doubtless.server.service import Service
-from doubtless.server.uploads import Limits, decode
-from tests.retrieval.pictures import bomb
+from doubtless.server.service.decoder import Decoder, Limits, decode
+from doubtless.server.service.errors import ImageError, LargeImageError, UnsupportedImageError
+from doubtless.server.service.service import Service
+from tests.ingest.pictures import bomb
 from tests.server import hostile
 from tests.server.asking import asked, check_problem, send
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS
 
-from doubtless.server.app import create_app
-from doubtless.server.service import Service
+from doubtless.server.http.app import create_app
+from doubtless.server.service.service import Service
 
 NAMES = (
     "not_a_server_error",

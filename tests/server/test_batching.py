@@ -13,10 +13,9 @@ import pytest
 import torch
 
 from doubtless.errors import InputError
-from doubtless.server.batching import Batcher, Batching
-from doubtless.server.errors import OverloadedError
-from doubtless.server.queries import Query
-from doubtless.server.service import Service
+from doubtless.server.service.errors import OverloadedError
+from doubtless.server.service.queue import Batcher, Batching, Query
+from doubtless.server.service.service import Service
 from tests.server.asking import asked
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from doubtless.server.drift import FALSE_ALARM, LEVEL, STRIDE, WINDOW, Drift, different, looked
-from doubtless.server.service import Service
+from doubtless.server.service.drift import FALSE_ALARM, LEVEL, STRIDE, WINDOW, Drift, different, looked
+from doubtless.server.service.service import Service
 
 
 def test_both_tests_are_those_of_scipy() -> None:

@@ -9,9 +9,9 @@ import torch
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.server.errors import ConflictError, NotFoundError
-from doubtless.server.service import Service
-from doubtless.server.shelf import Shelf
+from doubtless.server.service.errors import ConflictError, NotFoundError
+from doubtless.server.service.items import Shelf
+from doubtless.server.service.service import Service
 
 
 def files(index: Path) -> set[str]:

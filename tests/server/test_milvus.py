@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from doubtless.retrieval.migrating import migrate
-from doubtless.server.service import Service
+from doubtless.index.migration import migrate
+from doubtless.server.service.service import Service
 
 pytest.importorskip("pymilvus")
 

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from doubtless.retrieval.answer import DECISIONS
-from doubtless.server.page.wording import decision_sentence
-from doubtless.server.service import Service
+from doubtless.gallery.answer import DECISIONS
+from doubtless.server.page.answer_view import decision_sentence
+from doubtless.server.service.service import Service
 from tests.report.test_browser import CONTRAST
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def files(service: Service, tiny_npz: Path, tmp_path_factory: pytest.TempPathFac
 def served(service: Service, files: dict[str, Path]) -> Iterator[Served]:
     import uvicorn
 
-    from doubtless.server.app import create_app
+    from doubtless.server.http.app import create_app
 
     connections: list[Any] = []
     sys.addaudithook(lambda event, given: connections.append(given[1]) if event == "socket.connect" else None)

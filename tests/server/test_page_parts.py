@@ -18,16 +18,30 @@ from PIL import Image
 
 from doubtless.errors import InputError
 from doubtless.evaluation.result import Curve
-from doubtless.retrieval.answer import Answer, AnswerHit
-from doubtless.server.drift import DriftState
-from doubtless.server.page.answer_view import covering_view, decision_view, doubt_view, hits_view
-from doubtless.server.page.asking import bytes_of, shrunk
-from doubtless.server.page.corruptions import CORRUPTIONS, blur, disturb, noise, occlude
-from doubtless.server.page.gallery import BY_PROBABILITY, GalleryPicture
-from doubtless.server.page.gallery_view import curves_view, extremes, gallery_view, map_view
-from doubtless.server.page.style import page_head
-from doubtless.server.page.wording import covering_sentence, decision_sentence, near_tie, percent, score
-from doubtless.server.uploads import Limits
+from doubtless.gallery.answer import Answer, AnswerHit
+from doubtless.server.page.answer_view import (
+    covering_sentence,
+    covering_view,
+    decision_sentence,
+    decision_view,
+    doubt_view,
+    hits_view,
+    near_tie,
+    percent,
+    score,
+)
+from doubtless.server.page.gallery_view import (
+    BY_PROBABILITY,
+    GalleryPicture,
+    curves_view,
+    extremes,
+    gallery_view,
+    map_view,
+)
+from doubtless.server.page.layout import page_head
+from doubtless.server.page.question import CORRUPTIONS, blur, bytes_of, disturb, noise, occlude, shrunk
+from doubtless.server.service.decoder import Limits
+from doubtless.server.service.drift import DriftState
 
 
 def hit(id: str, label: str | None, cosine: float, chance: float | None) -> AnswerHit:

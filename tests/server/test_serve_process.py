@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from doubtless.retrieval.index import Index
-from doubtless.server.service import Service
+from doubtless.index.folder import FolderIndex
+from doubtless.server.service.service import Service
 from tests.server import hostile
 from tests.server.asking import served
 
@@ -66,7 +66,7 @@ def test_what_was_accepted_is_answered_before_it_stops(own_index: Path) -> None:
         replies = asyncio.run(talk(process.address, stop))
         assert process.process.wait(timeout=60) == 0, process.said
     assert sorted({reply.status_code for reply in replies}) == [200, 201]
-    with Index.open(own_index) as index:
+    with FolderIndex.open(own_index) as index:
         assert {f"late {number}" for number in range(4)} <= set(index.ids())
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from doubtless.config import make_config, with_overrides
+from doubtless.runs.model import best_device
 from doubtless.training import train_run
-from doubtless.training.acceleration import best_device, precision_of
+from doubtless.training.accelerate import precision_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from doubtless.config import make_config
 from doubtless.methods import DataSpec, all_methods, method_class
+from doubtless.runs.run import Run
 from doubtless.training import loop, train_run
-from doubtless.training.run import Run
 
 pytestmark = [
     pytest.mark.gpu,

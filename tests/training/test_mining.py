@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from doubtless.config import make_config
 from doubtless.errors import InputError
 from doubtless.methods import method_class
-from doubtless.training import Run, open_run_data, train_run
-from doubtless.training.display import EpochDisplay
+from doubtless.runs import Run, open_run_data
+from doubtless.training import train_run
+from doubtless.training.callbacks import EpochDisplay
 from doubtless.training.mining import TupleBatches, violating_tuples
 from tests.reference.stopped import train_until
 from tests.training.test_distributed import train_with

@@ -10,8 +10,9 @@ import torch
 from doubtless.config import make_config
 from doubtless.methods import Part
 from doubtless.methods.lam_posthoc import LamPosthoc
-from doubtless.training import embed_images, open_run_data, train_run
-from doubtless.training.run_evaluation import RunEvaluation
+from doubtless.runs import embed_images, open_run_data
+from doubtless.runs.evaluation import RunEvaluation
+from doubtless.training import train_run
 
 pytestmark = [
     pytest.mark.gpu,

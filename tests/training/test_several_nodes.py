@@ -23,8 +23,9 @@ import yaml
 from safetensors.torch import load_file
 
 from doubtless.config import make_config
-from doubtless.training import Run, train_run
-from doubtless.training.run_evaluation import RunEvaluation
+from doubtless.runs import Run
+from doubtless.runs.evaluation import RunEvaluation
+from doubtless.training import train_run
 
 NODES, PROCESSES = 2, 2
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,9 @@ import doubtless
 from doubtless.config import make_config
 from doubtless.errors import InputError, RunError
 from doubtless.methods.deterministic import Deterministic
-from doubtless.training import Run, embed_images, open_run_data, train_run
-from doubtless.training.validation import validation_scores
+from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.training import train_run
+from doubtless.training.module import validation_scores
 from tests.reference.stopped import train_until
 
 

@@ -13,15 +13,16 @@ from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import MADE_WITH, read_queries
 from doubtless.data import open_source
-from doubtless.evaluation import Comparison, Evaluation, QueryRecord
-from doubtless.evaluation.bootstrap import Form, mean_form, paired_bootstraps
-from doubtless.evaluation.uncertainty import RISKS, coverage_name, selective_form
+from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import read_json, write_json
+from doubtless.metrics import Comparison
+from doubtless.metrics.bootstrap import Form, mean_form, paired_bootstraps
+from doubtless.metrics.catalogue import better
+from doubtless.metrics.uncertainty import RISKS, coverage_name, selective_form
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
-from doubtless.report.catalogue import better
 from doubtless.report.comparison import WITH_DOUBT
-from doubtless.training import Run, open_run_data
-from doubtless.training.run_evaluation import image_lookup, recorded_command, versions
+from doubtless.runs import Run, open_run_data
+from doubtless.runs.evaluation import image_lookup, recorded_command, versions
 
 REPLICATES = 2000
 DOUBT = "doubt"

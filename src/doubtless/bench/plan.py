@@ -1,21 +1,34 @@
-"""The runs of a suite: one a method and seed, each with a key that changes when its result would."""
+"""The runs of a suite: one a method and seed, each with a key that changes when its result would.
+
+Hyper-parameters chosen on validation data, once a method, and written down with all that was tried.
+
+How long a suite will take: from runs that are done, else from a few training steps measured now.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+import yaml
+
 from doubtless.bench.suite import Suite
 from doubtless.config import Config
-from doubtless.data import open_source
+from doubtless.data import BalancedBatches, Batch, open_source
 from doubtless.data.locate import locate
-from doubtless.methods import method_class
+from doubtless.files import write_text
+from doubtless.methods import Method, method_class
+from doubtless.runs import Run
+from doubtless.runs.data import RunData, open_run_data
+from doubtless.runs.model import best_device
 
 # What does not change a result: where data lies, how many hands load it, what device computes.
 INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes", "compile")}
@@ -141,3 +154,80 @@ def _fingerprint(source: str, root: str | None) -> str:
 @cache
 def _file_hash(path: str) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def choose(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
+    """Method → the grid values of its best validation score, and every value tried with its score.
+
+    The score is the best epoch's, by the metric that `training.monitor` names. Test data is not looked at.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        log = Run(job.folder).log
+        if not job.is_done or not log:
+            continue
+        monitor = f"validation_{job.config.training.monitor}"
+        score = max(row[monitor] for row in log)
+        entry = found.setdefault(job.method, {"chosen": {}, "score": -1.0, "by": monitor, "tried": []})
+        entry["tried"].append({**job.tuning, "score": round(score, 5)})
+        if score > entry["score"]:
+            entry |= {"chosen": dict(job.tuning), "score": round(score, 5)}
+    return found
+
+
+def save_choices(path: Path, found: dict[str, dict[str, Any]]) -> None:
+    header = (
+        "# Chosen on validation data by `doubtless bench --tune`; everything that was tried is below each.\n"
+    )
+    write_text(path, header + yaml.safe_dump(found, sort_keys=False))
+
+
+EVALUATION_SECONDS = 20.0  # start of a process, embedding, metrics and intervals of a thousand queries
+STEPS = 3
+
+
+def estimate_seconds(jobs: Sequence[Job]) -> dict[str, float]:
+    """Method → seconds a run, on this machine, one run at a time."""
+    seconds: dict[str, float] = {}
+    for job in jobs:
+        timing = job.folder / "timing.json"
+        if timing.exists():
+            seconds[job.method] = json.loads(timing.read_text())["train_seconds"] + EVALUATION_SECONDS
+    for job in jobs:
+        if job.method not in seconds:
+            seconds[job.method] = _probe(job.config) + EVALUATION_SECONDS
+    return seconds
+
+
+def _probe(config: Config) -> float:
+    """Steps of the real method on batches of the real shape, times their number; and those of its stages."""
+    data = open_run_data(config)
+    method = method_class(config.method)(config, data.spec)
+    stages = list(method.stages().values())
+    own = _probe_training(method, data)
+    return own + (len(stages) * _probe(stages[0]) if stages else 0.0)  # members are alike
+
+
+def _probe_training(method: Method, data: RunData) -> float:
+    config = method.config
+    if not method.trains or config.training.epochs == 0:
+        return 0.0
+    device = best_device(config.training.accelerator)
+    method.to(device)
+    options = config.training
+    plan = BalancedBatches(data.train.labels, batch_size=options.batch_size, per_class=options.per_class)
+    rows = plan.epoch(0)[0]
+    shape = (
+        (method.encoder.feature_dim,)
+        if method.batch_kind == "features"
+        else (data.spec.channels, *[data.spec.size] * 2)
+    )
+    batch = Batch(torch.rand(len(rows), *shape, device=device), data.train.labels[rows].to(device), rows)
+    best = float("inf")
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        method.loss(batch).total.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - began)
+    return best * len(plan) * options.epochs

@@ -17,9 +17,10 @@ from doubtless.config import load_config
 from doubtless.errors import DoubtlessError
 from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import write_bytes, write_json, write_text
-from doubtless.training import Run, train_run
-from doubtless.training.acceleration import device_name
-from doubtless.training.run_evaluation import RunEvaluation, versions
+from doubtless.runs import Run
+from doubtless.runs.evaluation import RunEvaluation, versions
+from doubtless.runs.model import device_name
+from doubtless.training import train_run
 
 MADE_WITH = "made_with.json"
 

@@ -18,12 +18,12 @@ from doubtless.cli import (
     index,
     listing,
     posterior,
-    report,
     search,
     serve,
-    sources,
     train,
 )
+from doubtless.cli import evaluate as report
+from doubtless.cli import listing as sources
 from doubtless.errors import DoubtlessError
 
 app = typer.Typer(

@@ -76,9 +76,8 @@ def _tune(name: str, suite: Suite, work: Path, data: str | None, jobs: int, *, w
     import yaml
 
     from doubtless.bench import run_suite
-    from doubtless.bench.plan import plan_tuning
+    from doubtless.bench.plan import choose, plan_tuning, save_choices
     from doubtless.bench.suite import find_suite, tuned_path
-    from doubtless.bench.tuning import choose, save_choices
 
     plan = plan_tuning(suite, work, root=data, with_base=with_base)
     if not plan:
@@ -103,7 +102,7 @@ def _print_plan(plan: list[Job], jobs: int, json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from doubtless.bench.estimate import estimate_seconds
+    from doubtless.bench.plan import estimate_seconds
     from doubtless.cli.tables import print_json
 
     open_jobs = [job for job in plan if not job.is_done]

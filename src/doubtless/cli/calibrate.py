@@ -12,8 +12,8 @@ from doubtless.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from doubtless.retrieval.interface import AnyIndex
-    from doubtless.retrieval.item_features import ItemFeatures
+    from doubtless.gallery.calibration import ItemFeatures
+    from doubtless.index.base import Index
 
 NOVELTY = ("auto", "features", "directions")
 
@@ -55,10 +55,10 @@ def calibrate(
 
     Example: doubtless calibrate gallery --pairs checked.csv
     """
+    from doubtless.calibration.fit import Targets
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.calibrating import Targets
-    from doubtless.retrieval.index_calibration import calibrate_index, calibrate_index_on_pairs
-    from doubtless.retrieval.opening import open_index
+    from doubtless.gallery.calibration import calibrate_index, calibrate_index_on_pairs
+    from doubtless.index.base import open_index
 
     if queries is not None and pairs is not None:
         raise InputError("calibrate takes --queries or --pairs, and not both.")
@@ -78,12 +78,12 @@ def calibrate(
         print_calibration(record, str(index))
 
 
-def features_of(index: AnyIndex, run: Path | None, novelty: str) -> ItemFeatures | None:
+def features_of(index: Index, run: Path | None, novelty: str) -> ItemFeatures | None:
     """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
+    from doubtless.gallery.calibration import ItemFeatures, images_are_there
+    from doubtless.gallery.model import needed_model
+    from doubtless.ingest.create import recorded_run
     from doubtless.progress import bar
-    from doubtless.retrieval.creating import recorded_run
-    from doubtless.retrieval.index_model import needed_model
-    from doubtless.retrieval.item_features import ItemFeatures, images_are_there
 
     if novelty not in NOVELTY:
         raise InputError(f"--novelty takes {', '.join(NOVELTY)}, got {novelty!r}.")
@@ -95,7 +95,7 @@ def features_of(index: AnyIndex, run: Path | None, novelty: str) -> ItemFeatures
     return ItemFeatures(index, needed_model(index, run), progress=bar)
 
 
-def read_pairs(path: Path, index: AnyIndex) -> tuple[Tensor, Tensor, Tensor]:
+def read_pairs(path: Path, index: Index) -> tuple[Tensor, Tensor, Tensor]:
     """Rows of both items and whether they are the same, from a CSV with the columns query, item, same."""
     import csv
 
@@ -121,7 +121,7 @@ def read_pairs(path: Path, index: AnyIndex) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _read_queries(path: Path) -> tuple[Any, list[str]]:
-    from doubtless.retrieval.importing import read_vectors
+    from doubtless.ingest.vectors import read_vectors
 
     found = read_vectors(path)
     if found.labels is None:

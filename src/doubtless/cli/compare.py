@@ -10,8 +10,8 @@ import typer
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
+    from doubtless.calibration.pairs import PairCalibrator
     from doubtless.embedding import Embedding
-    from doubtless.retrieval.pair_calibrator import PairCalibrator
 
 
 def compare(
@@ -34,8 +34,8 @@ def compare(
     """
     from dataclasses import asdict
 
+    from doubtless.calibration.pairs import compare as compare_items
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.comparison import compare as compare_items
 
     if model is None and index is None:
         raise InputError("compare needs --index INDEX or --model RUN: something must embed the images.")
@@ -54,9 +54,9 @@ def compare(
 
 
 def _from_index(index: str, run: Path | None, images: list[Path]) -> tuple[Embedding, PairCalibrator]:
-    from doubtless.retrieval.index_model import needed_model
-    from doubtless.retrieval.opening import open_index
-    from doubtless.retrieval.pair_calibrator import PART, PairCalibrator
+    from doubtless.calibration.pairs import PART, PairCalibrator
+    from doubtless.gallery.model import needed_model
+    from doubtless.index.base import open_index
 
     with open_index(index) as opened:
         part = opened.load_part(PART)
@@ -70,11 +70,11 @@ def _from_index(index: str, run: Path | None, images: list[Path]) -> tuple[Embed
 
 def _from_run(run: Path | None, images: list[Path]) -> tuple[Embedding, PairCalibrator]:
     """The run's model, and pairs of its validation part."""
-    from doubtless.api import Model
+    from doubtless.calibration.pairs import PairCalibrator
     from doubtless.progress import bar
-    from doubtless.retrieval.pair_calibrator import PairCalibrator
-    from doubtless.training import Run
-    from doubtless.training.parts import embed_images, open_run_data
+    from doubtless.runs import Run
+    from doubtless.runs.data import embed_images, open_run_data
+    from doubtless.runs.model import Model
 
     assert run is not None
     opened = Run.open(run)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from doubtless.retrieval.bulk import Embedded
-    from doubtless.retrieval.part_store import PartFormat
+    from doubtless.ingest.bulk import Embedded
+    from doubtless.ingest.shards import PartFormat
 
 ImageColumn = Annotated[
     str | None, typer.Option("--image-column", help="Parquet: column of images; found by itself if usual.")
@@ -66,10 +66,10 @@ def embed(
     """
     from typing import cast
 
-    from doubtless.retrieval.bulk import embed_files
-    from doubtless.retrieval.bulk_progress import BulkProgress
-    from doubtless.retrieval.index_model import load_model
-    from doubtless.retrieval.parquet_stream import Columns
+    from doubtless.gallery.model import load_model
+    from doubtless.ingest.bulk import embed_files
+    from doubtless.ingest.parquet import Columns
+    from doubtless.ingest.progress import BulkProgress
 
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),
@@ -82,7 +82,7 @@ def embed(
         if ray is None:
             done = embed_files(model, sources, out, format=kind, workers=workers, meter=meter, **options)
         else:
-            from doubtless.retrieval.ray_embedding import RayOptions, embed_with_ray
+            from doubtless.ingest.ray import RayOptions, embed_with_ray
 
             there = RayOptions(ray, workers=ray_workers, cpus=ray_cpus, decoders=workers)
             done = embed_with_ray(model, sources, out, options=there, format=kind, meter=meter, **options)
@@ -93,7 +93,7 @@ def _tell(done: Embedded, *, json: bool) -> None:
     from dataclasses import asdict
 
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.embedded_parts import BAD
+    from doubtless.ingest.shards import BAD
 
     if json:
         print_json(asdict(done) | {"folder": str(done.folder)})

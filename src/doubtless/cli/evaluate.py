@@ -1,4 +1,7 @@
-"""`doubtless evaluate`: measures a finished run, or anyone's embeddings from files."""
+"""`doubtless evaluate`: measures a finished run, or anyone's embeddings from files.
+
+`doubtless report`: measures a run again and writes its report anew.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +87,8 @@ def _measure_run(
 ) -> tuple[Evaluation, Path, str]:
     from doubtless.config import evaluation_options
     from doubtless.progress import bar
-    from doubtless.training import Run
-    from doubtless.training.run_evaluation import RunEvaluation
+    from doubtless.runs import Run
+    from doubtless.runs.evaluation import RunEvaluation
 
     opened = Run.open(run)
     options = evaluation_options(opened.config.evaluation, **asked)
@@ -103,10 +106,10 @@ def _measure_files(
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
     from doubtless.config import EvaluationConfig, evaluation_options
-    from doubtless.evaluation.outside import evaluate_files
+    from doubtless.evaluation.protocol import evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
-    from doubtless.training.run_evaluation import recorded_command, versions
+    from doubtless.runs.evaluation import recorded_command, versions
 
     options = evaluation_options(EvaluationConfig(), **asked)
     with spinner("measuring"):
@@ -136,3 +139,25 @@ def _measure_files(
         embedding_map=embedding_map(queries.embedding.direction, queries.labels, uncertainty),
     )
     return found, folder
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder made by `doubtless train`.")],
+    json: Annotated[bool, typer.Option("--json", help="Print the path and the metrics as JSON.")] = False,
+) -> None:
+    """Measure a run again on its own test part and write its report anew.
+
+    Example: doubtless report runs/first
+    """
+    from doubtless.cli.tables import print_json
+    from doubtless.progress import bar
+    from doubtless.runs import Run
+    from doubtless.runs.evaluation import RunEvaluation
+
+    work = RunEvaluation(Run.open(run), progress=bar)
+    found = work.measure()
+    path = work.folder / "report.html"
+    if json:
+        print_json({"report": str(path), **found.to_json()})
+    else:
+        typer.echo(f"report: {path}")

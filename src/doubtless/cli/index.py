@@ -14,8 +14,8 @@ from doubtless.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from doubtless.retrieval.creating import Filled
-    from doubtless.retrieval.embedded_parts import EmbeddedPart
+    from doubtless.ingest.create import Filled
+    from doubtless.ingest.shards import EmbeddedPart
 
 index = typer.Typer(
     help="Make, fill and look after an index.",
@@ -77,9 +77,9 @@ def create(
     if images:
         if model is None:
             raise InputError("--images needs --model RUN, which embeds them.")
-        from doubtless.retrieval.bulk_progress import BulkProgress
-        from doubtless.retrieval.creating import create_index_of_images
-        from doubtless.retrieval.index_model import load_model
+        from doubtless.gallery.model import load_model
+        from doubtless.ingest.create import create_index_of_images
+        from doubtless.ingest.progress import BulkProgress
 
         loaded = load_model(model)
         with BulkProgress() as meter:
@@ -129,12 +129,12 @@ def add(
     """
     _one_of(embeddings=embeddings, images=images)
     _refuse_strays(embeddings, labels, variance, family, images)
-    from doubtless.retrieval.bulk import embedded
-    from doubtless.retrieval.bulk_progress import BulkProgress
-    from doubtless.retrieval.creating import fill
-    from doubtless.retrieval.fingerprint import model_fingerprint
-    from doubtless.retrieval.index_model import needed_model
-    from doubtless.retrieval.opening import open_index
+    from doubtless.gallery.model import needed_model
+    from doubtless.index.base import open_index
+    from doubtless.ingest.bulk import embedded
+    from doubtless.ingest.create import fill
+    from doubtless.ingest.progress import BulkProgress
+    from doubtless.runs.model import model_fingerprint
 
     with open_index(path, writable=True) as opened, BulkProgress() as meter:
         parts: Iterable[EmbeddedPart]
@@ -150,8 +150,8 @@ def add(
             parts, fingerprint = _vectors(embeddings, labels, variance, family, model)
         done = fill(opened, parts, existing=existing, model=fingerprint)
     if done.bad:
-        from doubtless.retrieval.embedded_parts import write_bad
-        from doubtless.retrieval.opening import folder_beside
+        from doubtless.index.base import folder_beside
+        from doubtless.ingest.shards import write_bad
 
         write_bad(folder_beside(path), done.bad)
     _report(done, "added", [], json)
@@ -171,7 +171,7 @@ def remove(
     Example: doubtless index remove gallery --from sold-out.txt
     """
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.opening import open_index
+    from doubtless.index.base import open_index
 
     wanted = [*(ids or [])]
     if file is not None:
@@ -197,9 +197,9 @@ def stats(path: IndexPath, json: Json = False) -> None:
     """
     from doubtless.cli.calibrate import print_calibration
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.answering import ABOUT
-    from doubtless.retrieval.creating import recorded_run
-    from doubtless.retrieval.opening import open_index
+    from doubtless.gallery.answerer import ABOUT
+    from doubtless.index.base import open_index
+    from doubtless.ingest.create import recorded_run
 
     with open_index(path) as opened:
         run, calibrated = recorded_run(opened), opened.load_part(ABOUT)
@@ -220,7 +220,7 @@ def compact(path: IndexPath, json: Json = False) -> None:
     Example: doubtless index compact gallery
     """
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.opening import open_index
+    from doubtless.index.base import open_index
 
     with open_index(path, writable=True) as opened:
         before = opened.stats()["bytes"]
@@ -248,13 +248,13 @@ def _create_of_vectors(
     kind: str,
     score: str | None,
 ) -> tuple[Filled, list[str]]:
-    from doubtless.retrieval.creating import create_index
-    from doubtless.retrieval.importing import joined, read_labels
+    from doubtless.ingest.create import create_index
+    from doubtless.ingest.vectors import joined, read_labels
 
     notes: list[str] = []
     parts: Iterable[EmbeddedPart]
     if faiss is not None:
-        from doubtless.retrieval.faiss_import import read_faiss
+        from doubtless.ingest.vectors import read_faiss
 
         found = read_faiss(faiss)
         parts = joined(found.vectors, None if labels is None else read_labels(labels))
@@ -280,8 +280,8 @@ def _vectors(
     model: Path | None,
 ) -> tuple[Iterable[EmbeddedPart], str | None]:
     """Parts of a file or folder, and the fingerprint of the model that made them where it is known."""
-    from doubtless.retrieval.embedded_parts import read_manifest
-    from doubtless.retrieval.importing import imported
+    from doubtless.ingest.shards import read_manifest
+    from doubtless.ingest.vectors import imported
 
     assert embeddings is not None
     parts = imported(embeddings, labels=labels, variance=variance, family=family)
@@ -295,7 +295,7 @@ def _vectors(
 
 
 def _recorded_run(embeddings: Path | None) -> Path | None:
-    from doubtless.retrieval.embedded_parts import read_manifest
+    from doubtless.ingest.shards import read_manifest
 
     if embeddings is None or not embeddings.is_dir():
         return None
@@ -307,13 +307,13 @@ def _fingerprint(run: Path | None) -> str | None:
     if run is None:
         return None
     import doubtless
-    from doubtless.retrieval.fingerprint import model_fingerprint
+    from doubtless.runs.model import model_fingerprint
 
     return model_fingerprint(doubtless.load(run).method)
 
 
 def _columns(image: str | None, label: str | None, id_: str | None) -> Any:
-    from doubtless.retrieval.parquet_stream import Columns
+    from doubtless.ingest.parquet import Columns
 
     return Columns(image=image, label=label, id=id_)
 
@@ -341,8 +341,8 @@ def _refuse_strays(
 
 def _report(done: Filled, what: str, notes: list[str], json: bool) -> None:
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.embedded_parts import BAD
-    from doubtless.retrieval.opening import folder_beside
+    from doubtless.index.base import folder_beside
+    from doubtless.ingest.shards import BAD
 
     bad = str(folder_beside(done.path) / BAD) if done.bad else None
     if json:

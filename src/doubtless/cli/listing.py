@@ -1,11 +1,18 @@
-"""`doubtless methods`: what there is to choose from, and how such lists are shown."""
+"""`doubtless methods`: what there is to choose from, and how such lists are shown.
+
+`doubtless sources`: which data sources there are, and whether one of them is whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from doubtless.data.check import SourceCheck
 
 
 def methods(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
@@ -33,3 +40,72 @@ def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool) ->
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+app = typer.Typer(rich_markup_mode=None)
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+
+
+@app.callback(invoke_without_command=True)
+def sources(context: typer.Context, json: AsJson = False) -> None:
+    """List the data sources that a configuration can name, or check one.
+
+    Example: doubtless sources
+
+    Example: doubtless sources check cub200:CUB_200_2011
+    """
+    if context.invoked_subcommand is None:
+        list_sources(json)
+
+
+@app.command("list")
+def list_sources(json: AsJson = False) -> None:
+    """List the data sources that a configuration can name.
+
+    Example: doubtless sources list
+    """
+    from doubtless.data import KINDS
+
+    show(("source", "what it is"), [(kind.form, kind.what) for kind in KINDS], json)
+
+
+@app.command("check")
+def check(
+    source: Annotated[str, typer.Argument(help="A source, or a folder whose layout says what it is.")],
+    data: Annotated[
+        str | None, typer.Option(help="Folder with the data sets; $DOUBTLESS_DATA by default.")
+    ] = None,
+    decode: Annotated[bool, typer.Option(help="Read every image to its end.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Say what a source holds, what its standard split should hold, and what is missing.
+
+    Leaves with 1 when something is.
+
+    Example: doubtless sources check /data/CUB_200_2011
+
+    Example: doubtless sources check msls:msls --data /data --decode
+    """
+    from doubtless.cli.tables import print_json
+    from doubtless.data.check import check_source
+    from doubtless.progress import bar
+
+    found = check_source(source, root=data, decode=decode, progress=bar)
+    if json:
+        print_json(asdict(found))
+    else:
+        _print(found)
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _print(found: SourceCheck) -> None:
+    typer.echo(found.source)
+    for name, count in found.counts.items():
+        expected = found.standard.get(name)
+        standard = "" if expected is None else f"  (standard: {expected:,})"
+        typer.echo(f"  {name:<24} {count:>9,}{standard}")
+    for problem in found.problems:
+        typer.echo(f"• {problem}")
+    if not found.problems:
+        typer.echo("Nothing is missing.")

@@ -28,8 +28,8 @@ def migrate(
     from dataclasses import asdict
 
     from doubtless.cli.tables import print_json
+    from doubtless.index import migration as migrating
     from doubtless.progress import spinner
-    from doubtless.retrieval import migrating
 
     with spinner(f"copying {source}"):
         done = migrating.migrate(source, target, restart=restart)

@@ -67,8 +67,9 @@ def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bo
     from doubtless.cli.tables import print_evaluation, print_json
     from doubtless.files import read_json
     from doubtless.progress import bar
-    from doubtless.training import Run, train_run
-    from doubtless.training.run_evaluation import RunEvaluation
+    from doubtless.runs import Run
+    from doubtless.runs.evaluation import RunEvaluation
+    from doubtless.training import train_run
 
     base = Run.open(run)
     base.load_method()  # an unfinished or damaged one is a sentence before a new folder is made

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from doubtless.embedding import Embedding
-    from doubtless.retrieval.hits import Hits
-    from doubtless.retrieval.interface import AnyIndex
+    from doubtless.index.base import Index
+    from doubtless.search.hits import Hits
 
 
 def search(
@@ -42,8 +42,8 @@ def search(
     Example: doubtless search gallery --embedding queries.npy --json
     """
     from doubtless.cli.tables import print_json
-    from doubtless.retrieval.index_model import needed_model
-    from doubtless.retrieval.opening import open_index
+    from doubtless.gallery.model import needed_model
+    from doubtless.index.base import open_index
 
     if bool(images) == (embedding is not None):
         raise InputError("Name images to search with, or --embedding FILE, and not both.")
@@ -63,7 +63,7 @@ def search(
 
 
 def _found(
-    opened: AnyIndex,
+    opened: Index,
     queries: Embedding,
     names: list[str],
     k: int,
@@ -72,8 +72,8 @@ def _found(
     features: Tensor | None,
 ) -> list[dict[str, Any]]:
     """What is found for every query and, where the index is calibrated, what to think of it."""
-    from doubtless.retrieval.answering import Answerer
-    from doubtless.retrieval.match_features import DEPTH
+    from doubtless.calibration.features import DEPTH
+    from doubtless.gallery.answerer import Answerer
 
     answerer = Answerer(opened)
     calibrated = answerer.parts.calibrator is not None and score in (None, opened.settings.score)
@@ -90,7 +90,7 @@ def _found(
     return found
 
 
-def found_items(opened: AnyIndex, hits: Hits, names: list[str]) -> list[dict[str, Any]]:
+def found_items(opened: Index, hits: Hits, names: list[str]) -> list[dict[str, Any]]:
     """Hits as plain values, one entry a query: what `--json` prints and `print_found` shows."""
     found = []
     for query, name in enumerate(names):
@@ -171,7 +171,7 @@ def _readings(value: str) -> list[Any]:
 
 
 def _vectors(path: Path) -> tuple[Embedding, list[str]]:
-    from doubtless.retrieval.importing import read_vectors
+    from doubtless.ingest.vectors import read_vectors
 
     found = read_vectors(path)
     names = found.ids or [f"{path.name} row {row}" for row in range(len(found.embedding))]

@@ -46,15 +46,15 @@ def serve(
 
     Example: DOUBTLESS_TOKEN=... doubtless serve gallery --host 0.0.0.0 --read-only
     """
-    from doubtless.server.binding import LOOPBACK, check_binding
+    from doubtless.server.http.binding import LOOPBACK, check_binding
 
     refuse_without_extra(page)
     token = os.environ.get(TOKEN) or None
     check_binding(host, token)
-    from doubtless.server.app import create_app
-    from doubtless.server.batching import Batching
-    from doubtless.server.service import Service
-    from doubtless.server.uploads import Limits
+    from doubtless.server.http.app import create_app
+    from doubtless.server.service.decoder import Limits
+    from doubtless.server.service.queue import Batching
+    from doubtless.server.service.service import Service
 
     service = Service.open(
         index,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from doubtless.evaluation import Evaluation, Measure
+    from doubtless.evaluation import Evaluation
+    from doubtless.metrics import Measure
     from doubtless.report import Cell, ComparisonTable
 
 

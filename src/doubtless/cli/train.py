@@ -28,8 +28,8 @@ def train(
     from doubtless.config import load_config
     from doubtless.distributed import is_main
     from doubtless.progress import bar
+    from doubtless.runs.evaluation import RunEvaluation
     from doubtless.training import train_run
-    from doubtless.training.run_evaluation import RunEvaluation
 
     checked = load_config(config, overrides=set_)
     source = checked.data.source.replace(":", "-").replace("/", "-")

@@ -1,11 +1,9 @@
 """Data sources, splits, preparation and loaders."""
 
 from doubtless.data.batches import BalancedBatches
-from doubtless.data.decode import decode_image, image_tensor
 from doubtless.data.loading import Batch, ImageSet, in_order, training_batches
-from doubtless.data.places import Places
-from doubtless.data.prepare import Preparation
-from doubtless.data.source import Source, tensor_source
+from doubtless.data.prepare import Preparation, decode_image, image_tensor
+from doubtless.data.source import Places, Source, tensor_source
 from doubtless.data.sources import KINDS, Progress, open_source
 from doubtless.data.splits import Split, make_split
 

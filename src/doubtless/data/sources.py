@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubtless.data.decode import SUFFIXES, readable
 from doubtless.data.locate import data_root, locate
 from doubtless.data.papers import PAPERS
+from doubtless.data.prepare import SUFFIXES, readable
 from doubtless.data.source import TEST, TRAIN, Source, tensor_source
 from doubtless.errors import InputError, nearest
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from doubtless.evaluation.doubts import Doubts
-from doubtless.evaluation.relevance import Positions
-from doubtless.evaluation.result import Measure
 from doubtless.evaluation.setting import DEFAULT_KS, Setting
+from doubtless.evaluation.uncertainties import Doubts
+from doubtless.metrics.measure import Measure
+from doubtless.search.relevance import Positions
 
 COMPARED = {"error_auroc": 1, "ausc": 1, "ood_auroc": 1, "ood_auprc": 1, "ood_fpr95": -1}
 """Metrics on which a learned uncertainty should beat the free ones, and whether higher (1) is better."""

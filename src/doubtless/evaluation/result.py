@@ -12,26 +12,9 @@ from torch import Tensor
 
 from doubtless.errors import InputError
 from doubtless.files import read_json, write_json
+from doubtless.metrics.measure import Curve, Measure
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A number and its bootstrap 95 % interval (None where there is none)."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line of a figure. `weight` is what stands behind each point (a bin's share), where that varies."""
-
-    x: list[float]
-    y: list[float]
-    weight: list[float] | None = None
 
 
 @dataclass(frozen=True)

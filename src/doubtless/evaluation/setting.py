@@ -10,11 +10,12 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import retrieval
-from doubtless.evaluation.baselines import DEPTH
-from doubtless.evaluation.neighbors import SHALLOW, Neighbors
-from doubtless.evaluation.relevance import Positions, Truth, agreement, count_right, is_right
-from doubtless.evaluation.scores import ScoreName, Search
+from doubtless.metrics import retrieval
+from doubtless.metrics.calibration import agreement
+from doubtless.metrics.uncertainty import DEPTH
+from doubtless.search.neighbors import SHALLOW, Neighbors
+from doubtless.search.relevance import Positions, Truth, count_right, is_right
+from doubtless.search.scores import ScoreName, Search
 
 DEFAULT_KS = (1, 5, 10)
 

@@ -31,7 +31,7 @@ from doubtless.files import write_bytes
 from doubtless.methods import Method
 
 if TYPE_CHECKING:
-    from doubtless.api import Model
+    from doubtless.runs.model import Model
 
 InputType = Literal["uint8", "float32"]
 TOLERANCE = 1e-4
@@ -188,7 +188,7 @@ def _describe(proto: Any, method: Method, embedding: Embedding, input_type: Inpu
     """Who this is and how to ask it, as metadata of the file."""
     from onnx.helper import set_model_props
 
-    from doubtless.retrieval.fingerprint import model_fingerprint
+    from doubtless.runs.model import model_fingerprint
 
     about = {
         "doubtless": __version__,

@@ -118,7 +118,7 @@ class Method(nn.Module):
         """Whether within an epoch every call of `loss` does the same work, whatever is in the batch.
 
         No shape that depends on the data, no decision of the host, no Python counter, no waiting for the device.
-        On a GPU such steps are recorded once an epoch and replayed: see `doubtless.training.graphed`.
+        On a GPU such steps are recorded once an epoch and replayed: see `doubtless.training.accelerate`.
         """
         return False
 

@@ -173,7 +173,7 @@ class Ensemble(Method):
 
     def _load(self, number: int) -> Method:
         # Here and not above: runs are made of methods.
-        from doubtless.training.run import Run
+        from doubtless.runs.run import Run
 
         run = Run(self._folder(number))
         if not run.is_finished:

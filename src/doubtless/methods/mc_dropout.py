@@ -22,7 +22,7 @@ from doubtless.errors import InputError
 from doubtless.methods.base import BatchKind, DataSpec, Losses, Part
 from doubtless.methods.deterministic import Deterministic
 from doubtless.models.dropout import ConvBlocks, Drop, draw_masks, masked_linear, sampled_blocks
-from doubtless.models.small import SMALL
+from doubtless.models.networks import SMALL
 
 POINT_CHUNK = 1024  # images that go through the rest of the blocks at once, without dropout
 

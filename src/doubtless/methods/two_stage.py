@@ -67,7 +67,7 @@ class TwoStage(Method):
 
     def finish(self, train: Part, validation: Part) -> None:
         # Here and not above: runs are made of methods.
-        from doubtless.training.base_run import take_over
+        from doubtless.runs.stages import take_over
 
         if self.config.base is None and self.folder is not None:
             take_over(self, str(self.folder / BASE))

@@ -1,7 +1,6 @@
 """Networks: backbones, pooling, the encoder that joins them."""
 
-from doubtless.models.encoder import Encoder, load_weights
-from doubtless.models.pooling import GeM
-from doubtless.models.small import conv_cifar, conv_fashion
+from doubtless.models.encoder import Encoder, GeM, load_weights
+from doubtless.models.networks import conv_cifar, conv_fashion
 
 __all__ = ["Encoder", "GeM", "conv_fashion", "conv_cifar", "load_weights"]

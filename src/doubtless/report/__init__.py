@@ -1,9 +1,8 @@
 """Reports: one run, or several methods side by side, each as one self-contained HTML file."""
 
 from doubtless.report.comparison import Cell, ComparisonTable, MethodResult, compare, write_comparison
-from doubtless.report.images import ImageLookup
-from doubtless.report.projection import EmbeddingMap, embedding_map
-from doubtless.report.run_report import write_report
+from doubtless.report.images import EmbeddingMap, ImageLookup, embedding_map
+from doubtless.report.sections import write_report
 
 __all__ = [
     "write_report",

@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import Any
 
 from doubtless.errors import InputError
-from doubtless.evaluation.result import Evaluation, Measure
+from doubtless.evaluation.result import Evaluation
 from doubtless.files import write_text
-from doubtless.report.catalogue import better, meaning
+from doubtless.metrics.catalogue import better, meaning
+from doubtless.metrics.measure import Measure
 from doubtless.report.images import ImageLookup
-from doubtless.report.markup import json_block
+from doubtless.report.page import json_block
 
 WITH_DOUBT = " + doubt"
 """Behind the name of a method in the row that has the combined doubt in place of its own uncertainty."""

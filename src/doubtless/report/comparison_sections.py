@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from doubtless.evaluation.result import Curve
-from doubtless.report.catalogue import GROUPS, better, in_order, meaning
+from doubtless.metrics.catalogue import GROUPS, better, in_order, meaning
+from doubtless.metrics.measure import Curve
 from doubtless.report.charts import Line, series
 from doubtless.report.comparison import WITH_DOUBT, Cell, ComparisonTable, MethodResult
 from doubtless.report.figures import KINDS, REFERENCES, draw, draw_run, line_name
-from doubtless.report.markup import Column, definitions, interval, number, table, text
-from doubtless.report.page import Section, gallery
+from doubtless.report.page import Column, Section, definitions, gallery, interval, number, table, text
 from doubtless.report.sections import MOST_TILES, TILES, certainty_section
 
 SIGNIFICANT = "†"

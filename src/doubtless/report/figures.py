@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from doubtless.evaluation.result import Curve, Evaluation
-from doubtless.report.axes import span, widen
-from doubtless.report.charts import Line, histogram, legend, line_chart, series
-from doubtless.report.markup import figure
+from doubtless.evaluation.result import Evaluation
+from doubtless.metrics.measure import Curve
+from doubtless.report.charts import Line, histogram, legend, line_chart, series, span, widen
+from doubtless.report.page import figure
 
 
 @dataclass(frozen=True)

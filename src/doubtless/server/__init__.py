@@ -1,1 +1,1 @@
-"""Serving an index: `Service` does the work, `create_app` gives it an HTTP API, `page` a page to look at."""
+"""Serving a gallery: `service` does the work, `http` gives it an API, `page` a page to look at."""

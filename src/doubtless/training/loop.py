@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,42 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy
 
-from doubtless.config import Config
+from doubtless.config import Config, load_config, make_config
 from doubtless.data import BalancedBatches, Batch, Progress, training_batches
 from doubtless.data.loading import TensorBatches, WorkerBatches
 from doubtless.distributed import is_main, world_size
 from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
-from doubtless.training.acceleration import best_device, precision_of
-from doubtless.training.base_run import take_over
-from doubtless.training.checkpoint import AtomicCheckpoints
-from doubtless.training.display import EpochDisplay
+from doubtless.runs.data import RunData, features_of, open_run_data, part_of
+from doubtless.runs.model import best_device
+from doubtless.runs.run import Run, read_checkpoint, same_config
+from doubtless.runs.stages import take_over
+from doubtless.training.accelerate import precision_of
+from doubtless.training.callbacks import AtomicCheckpoints, EpochDisplay
 from doubtless.training.mining import TupleBatches
 from doubtless.training.module import TrainingModule
-from doubtless.training.parts import RunData, features_of, open_run_data, part_of
-from doubtless.training.run import Run, read_checkpoint, same_config
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
+
+
+def train(
+    config: Config | Mapping[str, Any] | str | Path,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Trains what a configuration (a file, a dict or a `Config`) says and returns the finished run.
+
+    >>> run = train("configs/fashion-sample/deterministic.yaml", "runs/fashion")      # doctest: +SKIP
+    """
+    if isinstance(config, str | Path):
+        config = load_config(config)
+    elif not isinstance(config, Config):
+        config = make_config(config)
+    return train_run(config, out, resume=resume, quiet=quiet, progress=progress)
 
 
 def train_run(

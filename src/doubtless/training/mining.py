@@ -20,10 +20,10 @@ from torch.utils.data import DataLoader
 from doubtless.data import Batch, ImageSet, Places, Progress
 from doubtless.distributed import gather_objects, rank, world_size
 from doubtless.errors import InputError
-from doubtless.evaluation.relevance import within
 from doubtless.methods import Method
 from doubtless.methods.triplet_family import TripletFamily
-from doubtless.training.parts import embed_images
+from doubtless.runs.data import embed_images
+from doubtless.search.relevance import within
 
 ANCHOR_CHUNK = 1024
 NEVER = -1

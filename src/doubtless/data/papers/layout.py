@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from doubtless.data.places import Places
-from doubtless.data.source import TEST, TRAIN, Source
+from doubtless.data.source import TEST, TRAIN, Places, Source
 from doubtless.errors import InputError
 
 

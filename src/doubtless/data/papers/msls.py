@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from doubtless.data.papers.layout import Layout, Paper
-from doubtless.data.places import Places
-from doubtless.data.source import TEST, TRAIN
+from doubtless.data.source import TEST, TRAIN, Places
 from doubtless.errors import InputError
 
 TRAINING = [

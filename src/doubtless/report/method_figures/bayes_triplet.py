@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from doubtless.embedding import Embedding, GaussianEmbedding, VonMisesFisherEmbedding
-from doubtless.evaluation.neighbors import nearest
-from doubtless.evaluation.ood import auroc, histograms
-from doubtless.evaluation.result import Curve, QueryRecord
+from doubtless.evaluation.result import QueryRecord
 from doubtless.losses import bayesian_triplet_loss, triplet_loss
 from doubtless.losses.triplet_moments import Distributions, Gaussians, VonMisesFishers, distance_moments
+from doubtless.metrics.measure import Curve
+from doubtless.metrics.ood import auroc, histograms
 from doubtless.report.charts import Line, histogram, legend, line_chart, series
 from doubtless.report.images import grid
-from doubtless.report.markup import figure
 from doubtless.report.method_figures.registry import Context, draws_for
-from doubtless.report.page import Section, gallery
+from doubtless.report.page import Section, figure, gallery
+from doubtless.search.neighbors import nearest
 
 PAIRS = 6
 VARIANCE = "variance of the squared distance, log₁₀"

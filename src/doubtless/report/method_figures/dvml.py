@@ -14,11 +14,9 @@ from torch.nn.functional import normalize
 
 from doubtless.methods.dvml import Dvml
 from doubtless.report.charts import SHAPES, Points, legend, scatter, series
-from doubtless.report.images import LOSSLESS, data_uri, label_name
-from doubtless.report.markup import figure, text
+from doubtless.report.images import LOSSLESS, data_uri, embedding_map, label_name
 from doubtless.report.method_figures.registry import Context, draws_for
-from doubtless.report.page import Section, gallery
-from doubtless.report.projection import embedding_map
+from doubtless.report.page import Section, figure, gallery, text
 
 if TYPE_CHECKING:
     import numpy as np

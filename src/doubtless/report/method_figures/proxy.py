@@ -12,14 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doubtless.evaluation.result import Curve
 from doubtless.losses.proxy import ProxyLoss
-from doubtless.report.axes import Frame, draw_axes, drawing
-from doubtless.report.charts import Line, legend, line_chart, series
+from doubtless.metrics.measure import Curve
+from doubtless.report.charts import Frame, Line, draw_axes, drawing, legend, line_chart, series
 from doubtless.report.images import LOSSLESS, ImageLookup, data_uri, label_name
-from doubtless.report.markup import figure, text
 from doubtless.report.method_figures.registry import Context, draws_for
-from doubtless.report.page import Section, gallery
+from doubtless.report.page import Section, figure, gallery, text
 
 SHOWN = 12  # images at either end
 SHOWN_OF_CLASS, CLASSES = 6, 12

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from doubtless.errors import InputError
-from doubtless.server.page.wording import decision_sentence
+from doubtless.server.page.answer_view import decision_sentence
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from doubtless.server.service import Service
+    from doubtless.server.service.service import Service
 
 
 def mount_page(app: FastAPI, service: Service, *, examples: Sequence[tuple[str, str]] = ()) -> FastAPI:
@@ -27,8 +27,7 @@ def mount_page(app: FastAPI, service: Service, *, examples: Sequence[tuple[str, 
     except ImportError as error:
         raise InputError("The page needs Gradio: pip install 'doubtless[serve]'.") from error
     from doubtless.server.page.fence import Fence, Streams
-    from doubtless.server.page.layout import build_blocks
-    from doubtless.server.page.style import page_head
+    from doubtless.server.page.layout import build_blocks, page_head
 
     fonts = ("system-ui", "sans-serif"), ("ui-monospace", "monospace")
     mounted: FastAPI = gradio.mount_gradio_app(

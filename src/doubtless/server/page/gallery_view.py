@@ -1,19 +1,142 @@
-"""The gallery as HTML: its map with doubt as size, the most and the least certain items, its curves."""
+"""What the second tab shows of an index: a map of its items with their doubt, and how well it is calibrated.
+
+Every item of a sample asks for its nearest neighbours among all others. Its doubt is the probability that the first
+of them has another label; before calibration its own uncertainty, or the distance where it has none.
+
+The gallery as HTML: its map with doubt as size, the most and the least certain items, its curves.
+"""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from doubtless.calibration.features import DEPTH
+from doubtless.gallery.answerer import Answerer
+from doubtless.gallery.calibration import without_itself
+from doubtless.metrics.calibration import reliability_curve
+from doubtless.metrics.measure import Curve
+from doubtless.metrics.uncertainty import risk_coverage_curve
 from doubtless.report.charts import SERIES, SHAPES, Line, Points, legend, series
 from doubtless.report.figures import draw
-from doubtless.report.markup import text
-from doubtless.server.page.answer_view import Thumbnails
-from doubtless.server.page.gallery import GalleryPicture
-from doubtless.server.page.thumbnails import CELL, COLUMNS
-from doubtless.server.page.wording import percent
+from doubtless.report.images import embedding_map
+from doubtless.report.page import text
+from doubtless.server.page.answer_view import Addresses, percent
+from doubtless.server.page.thumbnails import CELL, COLUMNS, Thumbnails
+
+if TYPE_CHECKING:
+    from doubtless.index.base import Index
+    from doubtless.search.hits import Hits
+    from doubtless.server.service.service import Service
+
+
+MOST = 600
+"""Items on the map, drawn at random where there are more."""
+BY_PROBABILITY = "how likely the nearest other item has another label"
+BY_UNCERTAINTY = "the uncertainty of the embedding"
+BY_DISTANCE = "the distance to the nearest other item"
+
+
+@dataclass(frozen=True, eq=False)
+class GalleryPicture:
+    """A sample of n items, and the curves of the index."""
+
+    items: int
+    """Of the whole index."""
+    ids: list[str]
+    names: list[str | None]
+    coordinates: NDArray[np.float64]  # (n, 2)
+    doubt: NDArray[np.float64]  # (n,)
+    by: str
+    """What the doubt is."""
+    sheet: str | None
+    reliability: Curve | None
+    risk_coverage: Curve | None
+    promise: str | None
+
+    @property
+    def is_probability(self) -> bool:
+        return self.by == BY_PROBABILITY
+
+
+class GalleryPictures:
+    """Draws the picture of a service's index once, and again when its items have changed."""
+
+    def __init__(self, service: Service, thumbnails: Thumbnails) -> None:
+        self.service, self.thumbnails = service, thumbnails
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+        self._picture: GalleryPicture | None = None
+
+    def get(self) -> GalleryPicture | None:
+        """None for a gallery of fewer than two items."""
+        with self._lock:
+            rows = self.service.index.rows
+            seen = (len(rows), int(rows[-1]) if len(rows) else -1)
+            if seen != self._seen:
+                self._picture = None if len(rows) < 2 else picture_of(self.service, self.thumbnails)
+                self._seen = seen
+            return self._picture
+
+
+def picture_of(
+    service: Service, thumbnails: Thumbnails, *, most: int = MOST, seed: int = 0
+) -> GalleryPicture:
+    """Asks a sample of the items for their neighbours, lays them out, and draws the curves."""
+    index = service.index
+    rows = index.rows
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].sort().values
+    rows, codes = rows[drawn], index.labels[drawn]
+    embedding, items = index.embedding(rows), index.items(rows)
+    hits = without_itself(index.search(embedding, DEPTH + 1), rows)
+    answers = Answerer(index, parts=service.answerer.parts).of_hits(hits, embedding)
+    doubt, by = answers.total_doubt, BY_PROBABILITY
+    if doubt is None:
+        doubt, by = embedding.uncertainty, BY_UNCERTAINTY
+    if doubt is None:
+        doubt, by = (2 - 2 * hits.score[:, 0]).clamp_min(0).sqrt(), BY_DISTANCE
+    ids = [item.id for item in items]
+    return GalleryPicture(
+        items=len(index),
+        ids=ids,
+        names=[item.label for item in items],
+        coordinates=embedding_map(embedding.direction, codes, limit=most).coordinates,
+        doubt=doubt.double().numpy(),
+        by=by,
+        sheet=thumbnails.sheet(ids),
+        reliability=_reliability(answers.probability, hits, codes, index),
+        risk_coverage=_risk_coverage(service),
+        promise=None if service.answerer.parts.risk is None else service.answerer.parts.risk.sentence(),
+    )
+
+
+def _reliability(chance: Tensor | None, hits: Hits, codes: Tensor, index: Index) -> Curve | None:
+    """Of items that have a label that another item has too."""
+    if chance is None or hits.label is None:
+        return None
+    shared = index.labels[index.labels >= 0].bincount(minlength=int(codes.max()) + 1) > 1
+    known = (codes >= 0) & shared[codes.clamp_min(0)]
+    if not bool(known.any()):
+        return None
+    return reliability_curve(chance[known, 0], hits.label[known, 0] == codes[known])
+
+
+def _risk_coverage(service: Service) -> Curve | None:
+    """Of the queries that the threshold was chosen on; none of them shaped the doubt."""
+    control = service.answerer.parts.risk
+    if control is None:
+        return None
+    doubt, correct, pilot = control.evidence
+    return risk_coverage_curve(doubt[~pilot].nan_to_num(posinf=2.0), correct[~pilot])
+
 
 WIDTH, HEIGHT, MARGIN = 720.0, 520.0, 18.0
 SMALLEST, LARGEST = 3.0, 11.0
@@ -24,7 +147,7 @@ UNNAMED = "without a label"
 KEYS = "Arrow keys go from dot to dot."
 
 
-def gallery_view(picture: GalleryPicture | None, thumbnails: Thumbnails) -> str:
+def gallery_view(picture: GalleryPicture | None, thumbnails: Addresses) -> str:
     """Everything of the second tab."""
     if picture is None:
         return '<p class="quiet">A map needs at least two items in the gallery.</p>'
@@ -59,7 +182,7 @@ def map_view(picture: GalleryPicture) -> str:
     )
 
 
-def extremes_view(picture: GalleryPicture, thumbnails: Thumbnails) -> str:
+def extremes_view(picture: GalleryPicture, thumbnails: Addresses) -> str:
     """The items one doubts least, and those one doubts most."""
     most, least = extremes(picture)
     return (
@@ -97,11 +220,11 @@ def curves_view(picture: GalleryPicture) -> str:
     return f'<section class="part"><h2>How well it knows</h2>{body}</section>'
 
 
-def _items(picture: GalleryPicture, places: Sequence[int], thumbnails: Thumbnails) -> str:
+def _items(picture: GalleryPicture, places: Sequence[int], thumbnails: Addresses) -> str:
     return f'<ol class="extremes">{"".join(_item(picture, place, thumbnails) for place in places)}</ol>'
 
 
-def _item(picture: GalleryPicture, place: int, thumbnails: Thumbnails) -> str:
+def _item(picture: GalleryPicture, place: int, thumbnails: Addresses) -> str:
     id, name = picture.ids[place], picture.names[place]
     address = thumbnails.get(id)
     image = f'<img src="{text(address)}" alt="">' if address else '<span class="no-image">no picture</span>'

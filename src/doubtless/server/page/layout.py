@@ -1,26 +1,63 @@
-"""The page in Gradio's blocks: what can be chosen and moved, and which part of the page it changes."""
+"""What stands in the page's head: the report's colours and charts, the page's own rules, a script.
+
+The page in Gradio's blocks: what can be chosen and moved, and which part of the page it changes.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from doubtless.errors import DoubtlessError
-from doubtless.report.markup import text
+from doubtless.report.page import text
 from doubtless.server.page.answer_view import error_view, waiting_view
-from doubtless.server.page.asking import Asking, View, failed
-from doubtless.server.page.corruptions import CORRUPTIONS
-from doubtless.server.page.gallery import GalleryPictures
-from doubtless.server.page.gallery_view import extremes, gallery_view
-from doubtless.server.page.style import read
+from doubtless.server.page.gallery_view import GalleryPictures, extremes, gallery_view
+from doubtless.server.page.question import CORRUPTIONS, Asking, View, failed
 from doubtless.server.page.thumbnails import Thumbnails
 
 if TYPE_CHECKING:
     import gradio
     from torch import Tensor
 
-    from doubtless.server.service import Service
+    from doubtless.server.service.service import Service
+
+
+PACKAGE = "doubtless.server.page"
+
+
+def page_head() -> str:
+    """Styles and script, inline: nothing is requested for them."""
+    return f"<style>{_palette()}{_charts()}{read('page.css')}</style><script>{read('map.js')}</script>"
+
+
+@cache
+def read(name: str) -> str:
+    return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+def _report() -> str:
+    return files("doubtless.report").joinpath("style.css").read_text(encoding="utf-8")
+
+
+def _palette() -> str:
+    """The report goes by the system's preference, Gradio by the class ``dark``, which follows it."""
+    light, dark = re.findall(r":root\s*{([^}]*)}", _report())[:2]
+    return f":root{{{light}color-scheme:light}}.dark,:root:has(.dark){{{dark}color-scheme:dark}}"
+
+
+def _charts() -> str:
+    """The report's rules for figures, below ``.charts`` only; rules for whole pages match nothing there.
+
+    Classes that colour series are wanted on the map, too.
+    """
+    plain = re.sub(r"(?s)@media print.*", "", _report())
+    colours = "".join(re.findall(r"\.s\d \{[^}]*\}", plain))
+    return f"{colours}.charts{{{plain}}}"
+
 
 log = logging.getLogger(__name__)
 TITLE = "doubtless"

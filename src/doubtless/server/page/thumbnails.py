@@ -14,12 +14,13 @@ from PIL import Image
 
 from doubtless.errors import DoubtlessError
 from doubtless.report.images import data_uri
-from doubtless.server.uploads import decode
+from doubtless.server.service.decoder import decode
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from doubtless.server.service import Service
+    from doubtless.server.service.service import Service
+
 
 KEPT = 2_000
 """Pictures that are remembered."""

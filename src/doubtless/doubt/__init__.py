@@ -1,0 +1,1 @@
+"""One doubt from several sources, with its parts."""

@@ -1,0 +1,1 @@
+"""The front door: an index, its model, its calibration and its doubt, asked together."""

@@ -1,0 +1,218 @@
+"""`Answer`: what one query is told; `Answers`: a batch of them as tensors, made into objects when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from doubtless.errors import InputError
+from doubtless.search.hits import Hits
+
+Decision = Literal["answer", "abstain", "not-in-gallery"]
+DECISIONS: tuple[Decision, ...] = ("answer", "abstain", "not-in-gallery")
+"""Codes of `Answers.decision` → what they mean."""
+ANSWER, ABSTAIN, NOT_IN_GALLERY = range(3)
+
+
+class ItemLike(Protocol):
+    """What an index knows of an item."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def label(self) -> str | None: ...
+    @property
+    def path(self) -> str | None: ...
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+
+class Gallery(Protocol):
+    """Where items are looked up: an `Index`."""
+
+    def items(self, rows: Tensor) -> Sequence[ItemLike]: ...
+
+
+class Parts(Protocol):
+    """A combined doubt of n queries: `DoubtParts` of a fitted `Doubt`."""
+
+    @property
+    def total(self) -> Tensor: ...
+    @property
+    def parts(self) -> Mapping[str, Tensor]: ...
+    def reason(self, query: int) -> str: ...
+
+
+@dataclass(frozen=True)
+class AnswerHit:
+    """One item that was found."""
+
+    id: str
+    label: str | None
+    score: float
+    """Cosine."""
+    probability: float | None
+    """That it is right; None before calibration."""
+    expected_squared_distance: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one query is told.
+
+    decision       "answer" | "abstain" | "not-in-gallery"
+    covering_set   ids of the first hits that contain a true match with the confidence asked for; None where that
+                   is not calibrated, or more is asked than all hits together can promise
+    doubt, parts   how unsure, and from what: image, model, gallery, distance, novelty
+    reason         a sentence
+    warnings       what this answer cannot promise
+    """
+
+    decision: Decision
+    hits: tuple[AnswerHit, ...]
+    covering_set: tuple[str, ...] | None
+    doubt: float | None
+    parts: Mapping[str, float]
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """What decisions and sets were made by; None: not calibrated."""
+
+    threshold: float | None = None
+    target_error: float | None = None
+    error_confidence: float | None = None
+    false_alarm: float | None = None
+    set_confidence: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Answers to n queries. `answers[i]` is an `Answer`; nothing is looked up before that.
+
+    hits may be deeper than k, the number shown: covering sets reach further.
+    """
+
+    gallery: Gallery
+    hits: Hits
+    k: int
+    decision: Tensor  # (n,) codes of DECISIONS
+    promise: Promise
+    probability: Tensor | None = None  # (n, depth)
+    covering: Tensor | None = None  # (n,) size of the covering set, 0: none
+    presence: Tensor | None = None  # (n,) p-value of being in the gallery
+    total_doubt: Tensor | None = None  # (n,) what is decided by: combined, or 1 − P(first hit right)
+    doubt: Parts | None = None
+    warnings: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Answer]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def parts(self) -> Mapping[str, Tensor]:
+        """Name → (n,)."""
+        return {} if self.doubt is None else self.doubt.parts
+
+    def decisions(self) -> list[Decision]:
+        return [DECISIONS[code] for code in self.decision.tolist()]
+
+    def __getitem__(self, index: int) -> Answer:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self)} answers, got index {index}.")
+        index = index % len(self)
+        size = 0 if self.covering is None else int(self.covering[index])
+        shown = max(self.k, size)
+        row = self.hits.row[index, :shown]
+        found = self._found(index, row[row >= 0])
+        total = self.total_doubt
+        return Answer(
+            decision=DECISIONS[int(self.decision[index])],
+            hits=found[: self.k],
+            covering_set=tuple(hit.id for hit in found[:size]) if size else None,
+            doubt=None if total is None else float(total[index]),
+            parts={name: float(value[index]) for name, value in self.parts.items()},
+            reason=self._reason(index, found),
+            warnings=self._warnings(size),
+        )
+
+    def _found(self, index: int, rows: Tensor) -> tuple[AnswerHit, ...]:
+        items = self.gallery.items(rows)
+        score, distance = self.hits.score[index], self.hits.expected_squared_distance[index]
+        return tuple(
+            AnswerHit(
+                id=item.id,
+                label=item.label,
+                score=float(score[place]),
+                probability=None if self.probability is None else float(self.probability[index, place]),
+                expected_squared_distance=float(distance[place]),
+                metadata=dict(item.metadata),
+                path=None if item.path is None else str(item.path),
+            )
+            for place, item in enumerate(items)
+        )
+
+    def _warnings(self, size: int) -> tuple[str, ...]:
+        asked = self.promise.set_confidence
+        if self.covering is None or size or asked is None:
+            return self.warnings
+        return (
+            *self.warnings,
+            f"Even the first {self.hits.depth} hits together do not contain a match with probability {asked:.4g}; "
+            "ask for less.",
+        )
+
+    def _reason(self, index: int, found: Sequence[AnswerHit]) -> str:
+        """Why this was decided, and what the doubt is made of."""
+        code = int(self.decision[index])
+        if not found:
+            return "The gallery is empty."
+        if code == NOT_IN_GALLERY:
+            assert self.presence is not None
+            assert self.promise.false_alarm is not None
+            return (
+                f"Not in the gallery: of queries that are in it, {float(self.presence[index]):.1%} look so little "
+                f"at home; below {self.promise.false_alarm:.1%} is called absent.{self._named(index)}"
+            )
+        first = found[0].probability
+        chance = "" if first is None else f"the first hit is right with probability {first:.2f}"
+        if code == ABSTAIN:
+            return f"No answer: {self._why_not(index, chance)}.{self._named(index)}"
+        if not chance:
+            return "The nearest item; its probability is unknown until the index is calibrated."
+        return f"{chance[0].upper()}{chance[1:]}.{self._named(index)}"
+
+    def _why_not(self, index: int, chance: str) -> str:
+        promise, total = self.promise, self.total_doubt
+        assert promise.threshold is not None
+        assert promise.target_error is not None
+        assert total is not None
+        if promise.threshold == -torch.inf:
+            return (
+                f"an error of at most {promise.target_error:.1%} cannot be promised for any query; {chance}"
+            )
+        return (
+            f"its doubt {float(total[index]):.3g} is above {promise.threshold:.3g}, up to which at most "
+            f"{promise.target_error:.1%} of answers are wrong; {chance}"
+        )
+
+    def _named(self, index: int) -> str:
+        return "" if self.doubt is None else f" {self.doubt.reason(index)}"
+
+
+def check_k(k: int) -> None:
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}.")

@@ -1,0 +1,200 @@
+"""The cache of an index on disk: plain arrays that only grow, and a stamp that says how far they can be trusted.
+
+    INDEX/cache/stamp.json          which folder, how many rows, of which state of the database, checksums
+    INDEX/cache/<name>/items        row, spread, uncertainty, label of every item
+    INDEX/cache/<name>/direction    (rows, D) float32, little-endian, row by row
+    INDEX/cache/<name>/expected-distance
+    INDEX/cache/<name>/approximate-…   a FAISS index over the first rows, where there are many
+
+Rows below the stamp's count never change, so readers map the files while the writer appends. Data reach the disk
+before the stamp that counts them. Whatever does not agree with its stamp is thrown away: the database knows all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import warnings
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doubtless.errors import RunError
+from doubtless.files import write_json
+from doubtless.index.forms import ITEM, Floats, Searchable, matrix_widths
+from doubtless.index.proposals import Approximate, Recipe
+from doubtless.index.settings import Settings
+
+STAMP_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the files of a cache hold."""
+
+    identity: str
+    generation: int
+    version: int
+    """Of the database that the files were made from; a cache from its future is not its cache."""
+    folder: str
+    count: int = 0
+    checksums: Mapping[str, int] = field(default_factory=dict)
+    """Of the first `count` rows of each file."""
+    approximate: Mapping[str, Any] | None = None
+    schema: int = STAMP_SCHEMA
+
+
+class DamageError(Exception):
+    """Files that are not what their stamp says."""
+
+
+class CacheFiles:
+    """The files of one cache; only the index's writer writes them."""
+
+    def __init__(self, index: Path, stamp: Stamp, settings: Settings) -> None:
+        self._root = index / "cache"
+        self.stamp = stamp
+        self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {"items": (ITEM, ())}
+        for name, width in matrix_widths(settings).items():
+            self._kinds[name] = (np.dtype("<f4"), (width,))
+
+    @classmethod
+    def new(cls, index: Path, settings: Settings, *, generation: int, version: int) -> CacheFiles:
+        """An empty folder for a new cache; the stamp still names the old one."""
+        name = f"{generation}-{secrets.token_hex(4)}"
+        files = cls(index, Stamp(settings.identity, generation, version, name), settings)
+        files.folder.mkdir(parents=True)
+        return files
+
+    @classmethod
+    def found(cls, index: Path, settings: Settings) -> CacheFiles | None:
+        """The cache that the stamp names; None, with a warning, where the stamp cannot be read."""
+        path = index / "cache" / "stamp.json"
+        try:
+            record = json.loads(path.read_text())
+            if record["schema"] != STAMP_SCHEMA:
+                return None
+            return cls(index, Stamp(**record), settings)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            warn_of_damage(index, error)
+            return None
+
+    @property
+    def folder(self) -> Path:
+        return self._root / self.stamp.folder
+
+    def read(self) -> tuple[NDArray[np.void], dict[str, Floats]]:
+        """Items and matrices; the matrices are mapped, and may be written to in memory without being so on disk."""
+        try:
+            arrays = {name: self._mapped(name) for name in self._kinds}
+        except (OSError, ValueError, KeyError) as error:
+            raise DamageError(str(error)) from error
+        return np.array(arrays.pop("items")), arrays
+
+    def append(self, new: Searchable, *, version: int) -> None:
+        """Adds rows behind those that count, and counts them."""
+        checksums = dict(self.stamp.checksums)
+        for name, array in {"items": new.items, **new.matrices}.items():
+            checksums[name] = self._write(name, array, checksums.get(name, 0))
+        count = self.stamp.count + len(new)
+        self.publish(replace(self.stamp, version=version, count=count, checksums=checksums))
+
+    def read_approximate(self, settings: Settings, *, mapped: bool = True) -> Approximate | None:
+        """The approximate index that the stamp names; None where there is none."""
+        if self.stamp.approximate is None:
+            return None
+        record = dict(self.stamp.approximate)
+        try:
+            path, checksum = self.folder / record.pop("file"), record.pop("checksum")
+            if _checksum(path) != checksum:
+                raise DamageError(f"{path} has another checksum than its stamp says")
+            return Approximate.read(path, Recipe(**record), settings, mapped=mapped)
+        except (OSError, RuntimeError, KeyError, TypeError) as error:
+            raise DamageError(str(error)) from error
+
+    def write_approximate(self, approximate: Approximate | None) -> None:
+        """Puts an approximate index, or none, in place of the one that is there."""
+        record, name = None, f"approximate-{secrets.token_hex(4)}"
+        if approximate is not None:
+            try:
+                approximate.write(self.folder / name)
+            except RuntimeError as error:  # FAISS says so where a disk is full
+                raise OSError(str(error)) from error
+            with open(self.folder / name, "rb") as file:
+                os.fsync(file.fileno())
+            record = {"file": name, "checksum": _checksum(self.folder / name), **approximate.recipe.record()}
+        self.publish(replace(self.stamp, approximate=record))
+        for other in self.folder.glob("approximate-*"):
+            if other.name != name:
+                other.unlink(missing_ok=True)
+
+    def publish(self, stamp: Stamp) -> None:
+        """Makes this cache, as the stamp says it is, the one that is read, and throws others away."""
+        write_json(self._root / "stamp.json", asdict(stamp))
+        self.stamp = stamp
+        with contextlib.suppress(OSError):
+            for other in self._root.iterdir():
+                if other.is_dir() and other.name != stamp.folder:
+                    shutil.rmtree(other, ignore_errors=True)
+
+    def discard(self) -> None:
+        """Leaves no stamp that could come to fit the database by chance."""
+        (self._root / "stamp.json").unlink(missing_ok=True)
+
+    def _mapped(self, name: str) -> NDArray[Any]:
+        kind, shape = self._kinds[name]
+        count = self.stamp.count
+        if not count:
+            return np.zeros((0, *shape), dtype=kind)
+        array = np.memmap(self.folder / name, dtype=kind, mode="c", shape=(count, *shape))
+        if zlib.crc32(_bytes(array)) != self.stamp.checksums[name]:
+            raise DamageError(f"{self.folder / name} has another checksum than its stamp says")
+        return array
+
+    def _write(self, name: str, array: NDArray[Any], checksum: int) -> int:
+        kind, shape = self._kinds[name]
+        data = _bytes(np.ascontiguousarray(array, dtype=kind))
+        handle = os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o666)
+        with os.fdopen(handle, "r+b") as file:
+            file.seek(self.stamp.count * kind.itemsize * int(np.prod(shape)))
+            file.write(data)
+            file.truncate()  # what a killed writer left behind the rows that count
+            file.flush()
+            os.fsync(file.fileno())
+        return zlib.crc32(data, checksum)
+
+
+def _bytes(array: NDArray[Any]) -> memoryview:
+    """The array's own memory; nothing is copied."""
+    return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def _checksum(path: Path) -> int:
+    return zlib.crc32(_bytes(np.memmap(path, dtype=np.uint8, mode="r")))
+
+
+def warn_of_damage(index: Path, what: object) -> None:
+    warnings.warn(
+        f"The cache of the index {index} is damaged ({what}); it is made again from the database, which is whole.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def warn_of_failed_write(index: Path, error: OSError | RunError) -> None:
+    warnings.warn(
+        f"The cache of the index {index} could not be written ({error}); nothing is lost, but opening takes "
+        "longer until it can be.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

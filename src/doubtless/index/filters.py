@@ -1,0 +1,88 @@
+"""Which items a search may find: `where={"label": ["cat", "dog"], "shelf": 3}`.
+
+Every key must hold. A value is a string, a number, a truth value or None (not given); of a list of values one must
+hold. "label" is the item's label, every other key one of its metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from doubtless.errors import InputError
+from doubtless.index.forms import Integers
+from doubtless.index.sqlite import Store
+from doubtless.index.vector_cache import VectorCache
+
+Where = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A condition, looked up in the database once; then it picks positions of a cache."""
+
+    labels: frozenset[int] | None  # codes, −1 for items without; None: any
+    rows: Integers | None  # rows whose metadata fit; None: any
+
+    @classmethod
+    def of(cls, where: Where, store: Store) -> Filter:
+        """Inside a reading transaction."""
+        labels, clauses, values = None, ["1"], []
+        for key, wanted in where.items():
+            accepted = accepted_values(key, wanted)
+            if key == "label":
+                labels = label_codes(accepted, store.label_names())
+                continue
+            clause, given = _clause(key, accepted)
+            clauses.append(clause)
+            values.extend(given)
+        rows = store.matching(" AND ".join(clauses), values) if len(clauses) > 1 else None
+        return cls(labels, rows)
+
+    def positions(self, cache: VectorCache) -> Integers:
+        chosen = np.flatnonzero(cache.alive) if self.rows is None else cache.positions_of(self.rows)
+        if self.labels is None:
+            return chosen
+        return chosen[np.isin(cache.items["label"][chosen], list(self.labels))]
+
+
+def accepted_values(key: object, wanted: object) -> list[Any]:
+    """The values one key of a filter lets through; refuses what can be none."""
+    if not isinstance(key, str):
+        raise InputError(f"a filter's keys are 'label' or names of metadata, got {key!r}.")
+    several = isinstance(wanted, Sequence | set | frozenset) and not isinstance(wanted, str | bytes)
+    values = list(wanted) if several else [wanted]  # type: ignore[call-overload]
+    for value in values:
+        if value is not None and not isinstance(value, str | bool | int | float):
+            raise InputError(
+                f"the filter on {key!r} takes strings, numbers, truth values, None or lists of them, got {value!r}."
+            )
+    return values
+
+
+def label_codes(names: list[Any], known: list[str]) -> frozenset[int]:
+    """Codes of labels that are known, −1 for None."""
+    codes = {name: code for code, name in enumerate(known)}
+    return frozenset(-1 if name is None else codes[name] for name in names if name is None or name in codes)
+
+
+def _clause(key: str, values: list[Any]) -> tuple[str, list[Any]]:
+    """SQL that holds where one of the values is the metadata's; JSON's true is not its 1."""
+    path = f"$.{json.dumps(key, ensure_ascii=False)}"
+    parts, given = ["0"], []
+    for value in values:
+        if value is None:
+            parts.append("ifnull(json_type(metadata, ?), 'null') = 'null'")
+            given.append(path)
+        elif isinstance(value, bool):
+            parts.append("json_type(metadata, ?) = ?")
+            given += [path, "true" if value else "false"]
+        else:
+            kinds = "('text')" if isinstance(value, str) else "('integer', 'real')"
+            parts.append(f"(json_type(metadata, ?) IN {kinds} AND json_extract(metadata, ?) = ?)")
+            given += [path, path, value]
+    return f"({' OR '.join(parts)})", given

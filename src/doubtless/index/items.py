@@ -1,0 +1,143 @@
+"""What comes into an index, looked at before anything is stored: ids, labels, paths, metadata of a batch."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from doubtless.errors import InputError
+from doubtless.index.sqlite import Fields, Item
+
+UNQUOTABLE = frozenset('"\\\0')
+"""Not in names of metadata: SQLite's paths into JSON cannot name them."""
+
+
+class Beside(Protocol):
+    """What an index stores beside its numbers."""
+
+    def fields(self, rows: Iterable[int]) -> dict[int, Fields]: ...
+
+    def codes(self, names: Sequence[str | None]) -> list[int | None]: ...
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """One batch; None for what was not given at all."""
+
+    ids: list[str]
+    labels: list[str | None] | None
+    paths: list[str | None] | None
+    metadata: list[str | None] | None  # JSON
+
+    @classmethod
+    def of(
+        cls,
+        count: int,
+        ids: Sequence[str],
+        labels: Sequence[str | None] | None,
+        paths: Sequence[Any] | None,
+        metadata: Sequence[Mapping[str, Any] | None] | None,
+    ) -> Incoming:
+        given = {"ids": ids, "labels": labels, "paths": paths, "metadata": metadata}
+        for name, values in given.items():
+            if values is not None and len(values) != count:
+                raise InputError(f"{name} must have one entry an item, got {len(values)} for {count} items.")
+        own = checked_ids(ids)
+        return cls(
+            own,
+            None if labels is None else [_text("label", value, own[i]) for i, value in enumerate(labels)],
+            None if paths is None else [None if path is None else str(path) for path in paths],
+            None if metadata is None else [_json(value, own[i]) for i, value in enumerate(metadata)],
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def refuse_misplaced(self, known: Mapping[str, int], *, replacing: bool) -> None:
+        """Ids that are to be added and are there, or are to be updated and are not; known: those that are."""
+        if replacing:
+            refuse_unknown(self.ids, known)
+        elif known:
+            raise InputError(
+                f"the index has items {listed(sorted(known))} already; remove or update them, or name the new "
+                "ones otherwise."
+            )
+
+    def fields(self, known: Mapping[str, int], store: Beside) -> list[Fields]:
+        """What is written beside the numbers; where nothing was given, what the row that is replaced had."""
+        before = store.fields(known.values())
+        old = [before.get(known.get(name, -1), Fields(name, None, None, None)) for name in self.ids]
+        labels = [field.label for field in old] if self.labels is None else store.codes(self.labels)
+        paths = [field.path for field in old] if self.paths is None else self.paths
+        metadata = [field.metadata for field in old] if self.metadata is None else self.metadata
+        return [Fields(*one) for one in zip(self.ids, labels, paths, metadata, strict=True)]
+
+
+def checked_ids(ids: Sequence[str]) -> list[str]:
+    """Ids as a list; each a string, each once."""
+    if isinstance(ids, str):
+        raise InputError(f"ids must be a sequence of strings, got the one string {ids!r}; write [{ids!r}].")
+    own = list(ids)
+    for name in own:
+        if _text("id", name, name) is None or not name:
+            raise InputError(f"an id must be a string that is not empty, got {name!r}.")
+    twice = [name for name, times in Counter(own).items() if times > 1]
+    if twice:
+        raise InputError(f"ids must be unique; given more than once: {listed(twice)}.")
+    return own
+
+
+def refuse_unknown(ids: Sequence[str], known: Container[str]) -> None:
+    """Ids that are to be changed and are not there."""
+    if unknown := [name for name in ids if name not in known]:
+        raise InputError(f"the index has no items {listed(unknown)}; nothing was changed.")
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few of them, and how many more.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+
+
+def item_of(id: str, label: str | None, path: str | None, metadata: str | None) -> Item:
+    return Item(id, label, path, json.loads(metadata) if metadata else {})
+
+
+def _text(what: str, value: object, item: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InputError(
+            f"the {what} of item {item!r} must be a string, got {type(value).__name__} {value!r}."
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"the {what} {value!r} cannot be written as UTF-8; name it otherwise.") from None
+    if "\0" in value:
+        raise InputError(f"the {what} {value!r} has a zero character, which a database cannot compare.")
+    return value
+
+
+def _json(value: Mapping[str, Any] | None, item: str) -> str | None:
+    if not value:
+        return None
+    if not isinstance(value, Mapping):
+        raise InputError(f"the metadata of item {item!r} must be a dictionary, got {type(value).__name__}.")
+    for key in value:
+        if not isinstance(key, str) or not key or UNQUOTABLE & set(key) or key == "label":
+            raise InputError(
+                f"the metadata of item {item!r} have a key {key!r}; accepted are names without quotation marks "
+                "and backslashes, other than 'label', which has its own place."
+            )
+    try:
+        return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the metadata of item {item!r} cannot be written as JSON: {error}.") from error

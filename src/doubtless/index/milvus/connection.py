@@ -1,0 +1,213 @@
+"""Where an index of Milvus lies: `milvus:PATH`, a file of Milvus Lite, or `milvus:http://host:port`, a server.
+
+The way to Milvus: a client of a server, or of Milvus Lite, which this process then serves on loopback.
+
+A file of Milvus Lite belongs to one process at a time. All indexes of a process share the one server it runs for a
+file; the last one that closes stops it, which writes what is in memory and gives the file back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from doubtless.errors import InputError, RunError
+from doubtless.index.settings import DATABASE
+
+PREFIX = "milvus:"
+COLLECTION = "doubtless"
+"""The collection where the address names none."""
+
+_SERVER = re.compile(r"https?://", re.IGNORECASE)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+
+
+@dataclass(frozen=True)
+class Address:
+    """An address, taken apart: a server's, or the path of a file."""
+
+    name: str
+    """As it was given."""
+    server: str | None
+    file: Path | None
+    collection: str = COLLECTION
+
+    @classmethod
+    def parse(cls, name: str) -> Address:
+        """
+        >>> Address.parse("milvus:http://localhost:19530/shoes").collection
+        'shoes'
+        >>> Address.parse("milvus:gallery.db").file
+        PosixPath('gallery.db')
+        """
+        rest = name.removeprefix(PREFIX)
+        if not rest:
+            raise InputError(f"{name!r} names no place; accepted: milvus:PATH or milvus:http://host:port.")
+        if not _SERVER.match(rest):
+            return cls(name, None, Path(rest))
+        parts = urlsplit(rest)
+        collection = parts.path.strip("/") or COLLECTION
+        if not parts.hostname or parts.query or parts.fragment or not _NAME.fullmatch(collection):
+            raise InputError(
+                f"{name!r} is no address of an index in Milvus; accepted: milvus:http://host:port or "
+                "milvus:http://host:port/COLLECTION, its name of letters, digits and _."
+            )
+        return cls(name, f"{parts.scheme}://{parts.netloc}", None, collection)
+
+    @property
+    def parts(self) -> str:
+        """The collection that holds what is no item: settings, label names, calibrator, doubt."""
+        return f"{self.collection}_parts"
+
+    def beside(self, ending: str) -> Path:
+        """A hidden folder for work on this index: beside its file, or for a server where the command runs."""
+        if self.file is not None:
+            return self.file.with_name(f".{self.file.name}.{ending}")
+        assert self.server is not None
+        host = re.sub(r"[^A-Za-z0-9.-]+", "-", urlsplit(self.server).netloc.rpartition("@")[2])
+        return Path(f".milvus-{host}-{self.collection}.{ending}")
+
+
+def is_milvus(name: object) -> bool:
+    """Whether an INDEX is an address of Milvus, and not the path of a folder."""
+    return isinstance(name, str) and name.startswith(PREFIX)
+
+
+PATIENCE = 30.0  # seconds for one call
+TOKEN = "DOUBTLESS_MILVUS_TOKEN"
+"""The environment's variable with a server's token, "user:password" or an API key."""
+
+
+class Connection:
+    """A client of one address; every call is one of pymilvus's `MilvusClient`, its errors made sentences."""
+
+    def __init__(self, address: Address, *, may_create: bool = False) -> None:
+        self.address = address
+        client = _pymilvus().MilvusClient
+        self._server = None
+        if address.file is not None:
+            self._server = _LiteServer.of(address.file, may_create=may_create)
+        uri = address.server if self._server is None else self._server.uri
+        try:
+            with self._translated():
+                self._client = client(uri=uri, token=os.environ.get(TOKEN, ""), timeout=PATIENCE)
+        except BaseException:
+            self._release()
+            raise
+
+    def call(self, verb: str, /, *arguments: Any, **named: Any) -> Any:
+        """`MilvusClient.verb(…)`."""
+        with self._translated():
+            return getattr(self._client, verb)(*arguments, **named)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._client.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._server is not None:
+            self._server.leave()
+            self._server = None
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        import grpc  # type: ignore[import-untyped]
+
+        try:
+            yield
+        except (_pymilvus().MilvusException, grpc.RpcError) as error:
+            said = getattr(error, "message", None) or str(error)
+            raise RunError(
+                f"Milvus at {self.address.name} did not do what was asked ({said.strip()}); nothing that was "
+                "stored before is lost. Is the server there, and has its disk space?"
+            ) from error
+
+
+class _LiteServer:
+    """A server of Milvus Lite over one file, on a free port of loopback, for all indexes of this process."""
+
+    _running: dict[Path, _LiteServer] = {}
+    _mutex = threading.Lock()
+
+    def __init__(self, file: Path) -> None:
+        from milvus_lite.adapter.grpc.server import start_server_in_thread  # type: ignore[import-untyped]
+        from milvus_lite.exceptions import DataDirLockedError  # type: ignore[import-untyped]
+
+        self.file, self._users = file, 0
+        try:
+            self._server, self._database, port = start_server_in_thread(str(file))
+        except DataDirLockedError:
+            raise RunError(
+                f"The index milvus:{file} is open in another process; a file of Milvus Lite belongs to one at a "
+                "time. Wait until it is done, or serve the file to several with `milvus-lite server`."
+            ) from None
+        except OSError as error:
+            raise RunError(f"The index milvus:{file} cannot be opened: {error.strerror or error}.") from error
+        self.uri = f"http://127.0.0.1:{port}"
+
+    @classmethod
+    def of(cls, file: Path, *, may_create: bool) -> _LiteServer:
+        """The one that runs, or a new one; each `of` is ended by a `leave`."""
+        file = file.absolute()
+        _refuse_other_things(file, may_create=may_create)
+        with cls._mutex:
+            if file not in cls._running:
+                cls._running[file] = cls(file)
+            cls._running[file]._users += 1
+            return cls._running[file]
+
+    def leave(self) -> None:
+        with self._mutex:
+            self._users -= 1
+            if self._users == 0:
+                del self._running[self.file]
+                self.stop()
+
+    def stop(self) -> None:
+        self._server.stop(grace=2).wait()
+        self._database.close()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """What a process forgot to close is written when it ends."""
+    for server in list(_LiteServer._running.values()):
+        server.stop()
+
+
+def _refuse_other_things(file: Path, *, may_create: bool) -> None:
+    if (file / DATABASE).exists():
+        raise InputError(
+            f"{file} is an index of its own, not of Milvus; open it by its path alone, or copy it with "
+            "`doubtless index migrate`."
+        )
+    if file.exists() and (not file.is_dir() or (any(file.iterdir()) and not (file / "LOCK").exists())):
+        raise InputError(f"{file} exists and is nothing of Milvus Lite's (version 3, which keeps a folder).")
+    if not file.exists() and not may_create:
+        raise RunError(f"milvus:{file} is no index: there is nothing.")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{file.parent} cannot be made: {error.strerror or error}.") from error
+
+
+def _pymilvus() -> Any:
+    try:
+        import pymilvus
+    except ImportError:
+        raise InputError(
+            "An index in Milvus needs pymilvus; install the extra: pip install 'doubtless[milvus]'."
+        ) from None
+    # It prints every error with its traceback before it raises it; what it raises becomes a sentence here.
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    return pymilvus

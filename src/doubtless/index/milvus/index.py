@@ -1,0 +1,364 @@
+"""`MilvusIndex`: an index in Milvus, Lite in a file or a server, that does what `Index` does in a folder.
+
+Milvus proposes, what it proposes is measured again in float64 by the same code as in a folder: scores, distances
+and the order of hits agree. docs/milvus.md says what Milvus does not promise.
+
+What there is at an address: an index, the beginnings of one, or something of somebody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError, RunError
+from doubtless.index import search as searching
+from doubtless.index.base import Index, Rows, refuse_missing, whole_numbers
+from doubtless.index.filters import Where
+from doubtless.index.forms import (
+    Floats,
+    fitting,
+    new_items,
+    packed,
+    read_part,
+    searchable,
+    unpacked,
+    written_part,
+)
+from doubtless.index.items import Incoming, checked_ids, refuse_unknown
+from doubtless.index.milvus.connection import Address, Connection
+from doubtless.index.milvus.shelf import Shelf, State, expression
+from doubtless.index.milvus.store import MilvusStore
+from doubtless.index.milvus.tables import (
+    ITEM_FIELDS,
+    PART_FIELDS,
+    create_collections,
+    drop_collections,
+    kind_of,
+    searched_vectors,
+)
+from doubtless.index.settings import IndexScore, Kind, Settings, settings_of
+from doubtless.index.sqlite import Block, Fields
+from doubtless.index.vector_cache import Matrix
+from doubtless.search.hits import Hits
+
+
+class MilvusIndex(Index):
+    """An index in Milvus.
+
+    >>> with MilvusIndex.create("milvus:animals.db", family="gaussian", dim=3) as index:     # doctest: +SKIP
+    ...     index.add(animals, ["a", "b", "c"], labels=["cat", "dog", "cat"])
+    ...     hits = index.search(animals[:1], 2)
+
+    Calls, rows and sentences are those of `Index`.
+    """
+
+    def __init__(self, connection: Connection, state: State, *, writable: bool) -> None:
+        self.path: str = connection.address.name
+        self._connection, self._settings = connection, state.settings
+        self._store = MilvusStore(connection, state.settings)
+        self._mutex = threading.RLock()  # one change at a time
+        self._open, self._writer = True, ""
+        if writable:
+            self._writer = secrets.token_hex(8)
+            state = replace(state, writer=self._writer)
+            self._store.shelf.write_state(state)
+            self._store.recover(state)
+
+    @classmethod
+    def create(
+        cls,
+        path: str,
+        *,
+        family: str,
+        dim: int,
+        variances: int | None = None,
+        kind: Kind = "auto",
+        model: str | None = None,
+        score: IndexScore = "direction",
+        unfinished: str | None = None,
+    ) -> Self:
+        """A new, empty index, open for writing; a collection of the name that is there is left alone.
+
+        unfinished: what is being done with it; until `finish` only `open(…, unfinished=True)` opens it.
+        """
+        settings = settings_of(
+            family=family, dim=dim, variances=variances, kind=kind, model=model, score=score
+        )
+        connection = Connection(Address.parse(path), may_create=True)
+        with closed_on_failure(connection):
+            refuse_existing(connection)
+            create_collections(connection, settings)
+            state = State(settings, unfinished=unfinished)
+            Shelf(connection).write_state(state)
+            return cls(connection, state, writable=True)
+
+    @classmethod
+    def open(cls, path: str, *, writable: bool = False, unfinished: bool = False) -> Self:
+        """Opens an index to search it or, with `writable`, to change it as well."""
+        connection = Connection(Address.parse(path))
+        with closed_on_failure(connection):
+            state = state_at(connection)
+            if state is None:
+                raise RunError(f"{path} is no index: there is no collection of doubtless in it.")
+            if state.unfinished is not None and not unfinished:
+                raise RunError(f"{path} is not finished: {state.unfinished}")
+            for name in (connection.address.collection, connection.address.parts):
+                connection.call("load_collection", name)
+            return cls(connection, state, writable=writable)
+
+    def finish(self) -> None:
+        """From here on everybody may open it."""
+        with self._changing() as state:
+            self._store.shelf.write_state(replace(state, unfinished=None))
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    def __len__(self) -> int:
+        return self._state().items
+
+    @property
+    def label_names(self) -> list[str]:
+        """Code → name, in the order in which they came."""
+        return self._store.label_names(self._state())
+
+    @property
+    def rows(self) -> Tensor:
+        """(N,) rows of all items, rising."""
+        return torch.from_numpy(self._store.live(self._state())[0].copy())
+
+    @property
+    def labels(self) -> Tensor:
+        """(N,) label codes of all items in the order of `rows`, −1 without a label."""
+        return torch.from_numpy(self._store.live(self._state())[1].copy())
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Id → row, of those that are there."""
+        return self._store.rows_of(ids, self._state())
+
+    def embedding(self, rows: Rows | None = None) -> Embedding:
+        """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
+        wanted = whole_numbers(self.rows if rows is None else rows)
+        block = self._store.chosen(set(wanted))
+        refuse_missing(wanted, block.rows.tolist())
+        return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
+
+    # -- changing ------------------------------------------------------------------------------------
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out, all or none."""
+        wanted = checked_ids(ids)
+        with self._changing() as state:
+            known = self._store.rows_of(wanted, state)
+            refuse_unknown(wanted, known)
+            if known:
+                self._store.change(state, [], {}, removed=list(known.values()))
+
+    def compact(self) -> None:
+        """Asks Milvus to give the space of removed items back, which it does in its own time."""
+        with self._changing():
+            self._store.compact()
+
+    def save_part(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Keeps tensors and JSON under a name in the index, in place of what was there."""
+        written = written_part(name, tensors, record)
+        with self._changing():
+            self._store.shelf.save_part(name, *written)
+
+    def load_part(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What `save_part` kept under a name; None where there is nothing."""
+        self._refuse_closed()
+        found = self._store.shelf.part(name)
+        return None if found is None else read_part(*found)
+
+    # -- searching -----------------------------------------------------------------------------------
+
+    def search(
+        self,
+        embedding: Embedding,
+        k: int,
+        *,
+        where: Where | None = None,
+        score: IndexScore | None = None,
+        model: str | None = None,
+    ) -> Hits:
+        """The k best items for every query, best first; row −1 where there are fewer. As `Index.search`."""
+        score, queries = searching.asked(embedding, k, self.settings, score=score, model=model)
+        state = self._state()
+        condition = expression(where, self._store.label_names(state)) if where else ""
+        proposed = self._store.propose(
+            queries.vectors, k + searching.SPARE, score=score, condition=condition, state=state
+        )
+        found = _Proposed.of(proposed.block, self.settings, has_labels=state.labels > 0)
+        positions = np.searchsorted(proposed.block.rows, proposed.rows)
+        positions[proposed.rows < 0] = -1
+        return searching.measured(found, queries, positions, k, score=score)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, sizes and how it is searched; None for what Milvus does not say."""
+        state, file = self._state(), self._connection.address.file
+        files = [] if file is None else [one for one in file.rglob("*") if one.is_file()]
+        kind = kind_of(self.settings)
+        return {
+            **{key: value for key, value in self.settings.record().items() if key != "identity"},
+            "items": state.items,
+            "labels": state.labels,
+            "removed": None,
+            "parts": self._store.shelf.parts(),
+            "bytes": None if file is None else sum(one.stat().st_size for one in files),
+            "searched_by": kind,
+            "recall@10": 1.0 if kind == "flat" else None,
+        }
+
+    def close(self) -> None:
+        """Lets go of Milvus; Lite writes what is in memory. Closing twice is allowed."""
+        with self._mutex:
+            if self._open:
+                self._open = False
+                self._connection.close()
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _beside(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
+        return self._store.label_names(self._state()), self._store.fields(set(rows))
+
+    def _write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
+        with self._changing() as state:
+            known = self._store.rows_of(incoming.ids, state)
+            incoming.refuse_misplaced(known, replacing=replacing)
+            self._replace(state, embedding, incoming, known, model)
+
+    def _replace(
+        self,
+        state: State,
+        embedding: Embedding,
+        incoming: Incoming,
+        known: Mapping[str, int],
+        model: str | None,
+    ) -> None:
+        """Stores a batch in new rows and takes the rows that its ids had out."""
+        fitted = fitting(embedding, self.settings, model=model)
+        new = new_items(fitted, self.settings, incoming.ids)
+        vectors = {**searched_vectors(new, self.settings), "numbers": packed(fitted, self.settings)}
+        if len(incoming):
+            fields = incoming.fields(known, self._store)
+            self._store.change(state, fields, vectors, removed=list(known.values()))
+
+    def _state(self) -> State:
+        self._refuse_closed()
+        return self._store.state()
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[State]:
+        with self._mutex:
+            state = self._state()
+            if not self._writer:
+                raise RunError(f"The index {self.path} is open for reading; open it with writable=True.")
+            if state.writer != self._writer:
+                raise RunError(
+                    f"The index {self.path} was opened for writing by another since; one writes at a time, the "
+                    "one that came last. Nothing of this call was stored."
+                )
+            if not self._store.is_clean:  # a call before this one was cut off by an error
+                state = self._store.recover(state)
+            yield state
+
+    def _refuse_closed(self) -> None:
+        if not self._open:
+            raise RunError(f"The index {self.path} is closed; open it again.")
+
+
+@dataclass
+class _Proposed:
+    """The items a search proposed, where `searching.measured` finds them."""
+
+    settings: Settings
+    has_labels: bool
+    items: NDArray[np.void]  # (m,) of ITEM
+    matrices: dict[str, Floats]
+
+    @classmethod
+    def of(cls, block: Block, settings: Settings, *, has_labels: bool) -> _Proposed:
+        found = searchable(unpacked(block.numbers, settings), settings, rows=block.rows, labels=block.labels)
+        return cls(settings, has_labels, found.items, found.matrices)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def matrix(self, score: str) -> Matrix:
+        return Matrix(self.matrices.get(score, self.matrices["direction"]))
+
+
+def state_at(connection: Connection) -> State | None:
+    """Of the index at an address; None where there is none, or one whose creation was cut off at its start."""
+    if not connection.call("has_collection", connection.address.parts):
+        return None
+    _refuse_foreign(connection)
+    connection.call("load_collection", connection.address.parts)
+    return Shelf(connection).read_state()
+
+
+def refuse_existing(connection: Connection) -> None:
+    address = connection.address
+    names = [name for name in (address.collection, address.parts) if connection.call("has_collection", name)]
+    if not names:
+        return
+    if address.parts in names and state_at(connection) is not None:
+        raise InputError(f"{address.name} exists already; an index is only created where there is nothing.")
+    _refuse_foreign(connection)
+    drop_collections(connection)  # of a creation that was cut off before it was anything
+
+
+def _refuse_foreign(connection: Connection) -> None:
+    # Not by their description, which Milvus Lite forgets.
+    both = {connection.address.collection: ITEM_FIELDS, connection.address.parts: PART_FIELDS}
+    for name, fields in both.items():
+        if connection.call("has_collection", name):
+            found = {field["name"] for field in connection.call("describe_collection", name)["fields"]}
+            if not found >= fields:
+                raise InputError(
+                    f"{connection.address.name} has a collection {name!r} that is none of doubtless's; name "
+                    "another."
+                )
+
+
+def look_at(name: str) -> tuple[bool, str | None]:
+    """Whether there is an index, and what is still to be done before anyone may open it."""
+    address = Address.parse(name)
+    if address.file is not None and not address.file.exists():
+        return False, None
+    with contextlib.closing(Connection(address)) as connection:
+        state = state_at(connection)
+        return state is not None, None if state is None else state.unfinished
+
+
+def discard_unfinished(name: str) -> None:
+    """Drops what a creation or migration left behind; a finished index is refused."""
+    with contextlib.closing(Connection(Address.parse(name))) as connection:
+        state = state_at(connection)
+        if state is None or state.unfinished is None:
+            raise InputError(f"{name} is finished, or nothing; it is not dropped.")
+        drop_collections(connection)
+
+
+@contextlib.contextmanager
+def closed_on_failure(connection: Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connection.close()
+        raise

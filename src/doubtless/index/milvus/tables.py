@@ -1,0 +1,140 @@
+"""The two collections of an index in Milvus, and what its settings become there.
+
+    NAME          an item a row: `row` (the key, never used again), `id`, `key` (of the id), `label`, `path`,
+                  `metadata` (JSON as text), `facts` (what filters look for), and three vectors:
+                  `direction` and `expected` are searched, `numbers` are the stored distributions
+    NAME_parts    all else, as text: the state, names of labels, parts in pieces
+
+What is searched are the vectors of `stored_form`: inner products for `flat`, which is exact; for `hnsw` and `ivf`
+the lifted ones of `approximate`, whose Euclidean distances rank alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from doubtless.errors import InputError
+from doubtless.index.forms import Floats, Searchable, matrix_widths
+from doubtless.index.milvus.connection import Connection
+from doubtless.index.proposals import CARE, LINKS, Source, lifted_queries
+from doubtless.index.settings import IndexScore, Settings
+
+OURS = "An index of doubtless; change it with doubtless only."
+TEXT = 65_535  # bytes: the longest text of Milvus
+FACTS = 4_096  # the longest list of Milvus
+WIDEST = 32_768  # the longest vector of Milvus
+LISTS, PROBED, EFFORT = 1_024, 64, 128  # of IVF: lists a segment, and looked into; of HNSW: candidates kept
+
+ITEM_FIELDS = frozenset({"row", "key", "label", "id", "path", "metadata", "facts", "direction", "numbers"})
+PART_FIELDS = frozenset({"key", "kind", "number", "text", "nothing"})
+"""By these a collection is known for one of doubtless."""
+
+FIELD_OF = {"direction": "direction", "expected-distance": "expected"}
+"""Score → the vectors that are searched by it."""
+
+
+def kind_of(settings: Settings) -> str:
+    """Milvus does not change an index by its size: "auto" is exact."""
+    return "flat" if settings.kind == "auto" else settings.kind
+
+
+def _is_lifted(settings: Settings, score: str) -> bool:
+    return kind_of(settings) != "flat" and score == "expected-distance"
+
+
+def create_collections(connection: Connection, settings: Settings) -> None:
+    if settings.width > WIDEST or settings.dim >= WIDEST:
+        raise InputError(
+            f"Milvus keeps at most {WIDEST:,} numbers a vector; {settings.dim} dimensions with "
+            f"{settings.variances} variances are {settings.width:,}."
+        )
+    from pymilvus import DataType, MilvusClient
+
+    address = connection.address
+    items = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=OURS)
+    items.add_field("row", DataType.INT64, is_primary=True)
+    items.add_field("key", DataType.INT64)
+    items.add_field("label", DataType.INT64)
+    for name in ("id", "path", "metadata"):
+        items.add_field(name, DataType.VARCHAR, max_length=TEXT)
+    items.add_field("facts", DataType.ARRAY, element_type=DataType.INT64, max_capacity=FACTS)
+    for name, width in _widths(settings).items():
+        items.add_field(name, DataType.FLOAT_VECTOR, dim=width)
+    _create(connection, address.collection, items, _indexes(settings))
+
+    parts = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=OURS)
+    parts.add_field("key", DataType.VARCHAR, max_length=512, is_primary=True)
+    parts.add_field("kind", DataType.VARCHAR, max_length=16)
+    parts.add_field("number", DataType.INT64)
+    parts.add_field("text", DataType.VARCHAR, max_length=TEXT)
+    parts.add_field("nothing", DataType.FLOAT_VECTOR, dim=2)  # Milvus wants a vector in every collection
+    _create(connection, address.parts, parts, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
+
+
+def drop_collections(connection: Connection) -> None:
+    """Both; the one with the state goes first, so that what is left of a cut-off drop is no index."""
+    for name in (connection.address.parts, connection.address.collection):
+        if connection.call("has_collection", name):
+            connection.call("drop_collection", name)
+
+
+def searched_vectors(found: Searchable, settings: Settings) -> dict[str, Floats]:
+    """Field → vectors (n, ·) of items as they are searched."""
+    vectors = {}
+    for score, matrix in found.matrices.items():
+        if _is_lifted(settings, score):
+            matrix = Source(matrix, found.items["spread"], settings=settings, score=score).lifted(slice(None))
+        vectors[FIELD_OF[score]] = matrix
+    return vectors
+
+
+def query_parameters(
+    vectors: Floats, settings: Settings, score: IndexScore, *, limit: int
+) -> tuple[Floats, dict[str, Any]]:
+    """Queries as the field of the score wants them, and Milvus's parameters of the search."""
+    if _is_lifted(settings, score):
+        vectors = np.ascontiguousarray(lifted_queries(vectors, settings, score), dtype=np.float32)
+    effort = {"flat": {}, "hnsw": {"ef": max(EFFORT, limit)}, "ivf": {"nprobe": PROBED}}[kind_of(settings)]
+    return vectors, {"metric_type": _metric(settings), "params": effort}
+
+
+def _widths(settings: Settings) -> dict[str, int]:
+    """Field → numbers of its vectors; Milvus wants at least 2."""
+    widths = {"numbers": max(2, settings.width)}
+    for score, width in matrix_widths(settings).items():
+        lifted = _is_lifted(settings, score) and not settings.is_gaussian
+        widths[FIELD_OF[score]] = max(2, width + lifted)
+    return widths
+
+
+def _metric(settings: Settings) -> str:
+    return "IP" if kind_of(settings) == "flat" else "L2"
+
+
+def _indexes(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Field → how Milvus is to find in it."""
+    ways: dict[str, dict[str, Any]] = {
+        "flat": {"index_type": "FLAT", "params": {}},
+        "hnsw": {"index_type": "HNSW", "params": {"M": LINKS, "efConstruction": CARE}},
+        "ivf": {"index_type": "IVF_FLAT", "params": {"nlist": LISTS}},
+    }
+    made = ways[kind_of(settings)]
+    scores = [FIELD_OF[score] for score in matrix_widths(settings)]
+    return {
+        **{field: {**made, "metric_type": _metric(settings)} for field in scores},
+        "numbers": {"index_type": "FLAT", "metric_type": "L2"},  # not searched, but Milvus loads no other
+        "key": {"index_type": "INVERTED"},
+        "label": {"index_type": "INVERTED"},
+    }
+
+
+def _create(connection: Connection, name: str, schema: Any, indexes: dict[str, dict[str, Any]]) -> None:
+    from pymilvus import MilvusClient
+
+    wanted = MilvusClient.prepare_index_params()
+    for field, how in indexes.items():
+        wanted.add_index(field_name=field, **how)
+    # Strong: a search sees everything that was acknowledged before it, whoever wrote it.
+    connection.call("create_collection", name, schema=schema, index_params=wanted, consistency_level="Strong")

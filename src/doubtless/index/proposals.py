@@ -1,0 +1,236 @@
+"""Approximate search, for galleries in which looking at every vector takes too long: HNSW or IVF of FAISS.
+
+Both want distances, so inner products become some: a coordinate more makes all vectors of a unit family equally
+long, [R·direction, √(1 − R²)] against [direction, 0], and a Gaussian's doubt a distance of its own, [μ, √tr Σ]
+against [μ, 0]. Then ‖·‖² ranks as the expected distance does, exactly.
+
+What it covers are the first rows of a cache; rows that came later are searched exactly beside it. It only
+proposes: what it misses is its recall, which is measured, and what it finds is measured again.
+
+    kind    chosen by "auto"       built with
+    flat    below 250,000 items    nothing: exact
+    hnsw    below 2,000,000        32 links; searched with as much effort as gives recall@10 ≥ 0.95
+    ivf     from there on          4·√n lists; probed as often as gives recall@10 ≥ 0.95
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doubtless.index.forms import Floats, Integers
+from doubtless.index.settings import Settings
+
+FLAT_BELOW, HNSW_BELOW = 250_000, 2_000_000
+LINKS, CARE = 32, 64  # of HNSW: neighbours kept an item, and looked at while building
+LIST_FACTOR, LEAST_IN_LIST = 4, 39  # FAISS warns where a list has fewer than 39 vectors to be trained with
+TRAINED_WITH = 256  # vectors a list at most
+WANTED_RECALL, SAMPLE, DEPTH = 0.95, 100, 10
+LEAST_EFFORT, MOST_EFFORT = 16, 4096
+GROWN = 4  # times as many positions: built again instead of extended
+UNCOVERED = 65_536  # positions searched exactly beside it, or a tenth of all, before it is extended
+CHUNK = 65_536  # vectors handed to FAISS at a time
+
+Piece = tuple[int | Integers, Floats]
+"""(position of the first row, rows), or (positions of the rows, rows)."""
+
+
+def propose(vectors: Floats, pieces: Iterable[Piece], count: int) -> Integers:
+    """Positions (n, c) of the best `count` of each piece, −1 where there are none; NaN rows are never among them.
+
+    >>> propose(np.eye(2, dtype=np.float32), [(5, np.eye(2, dtype=np.float32))], 1)
+    array([[5],
+           [6]])
+    """
+    import faiss
+
+    found = [np.full((len(vectors), 0), -1, np.int64)]
+    for place, rows in pieces:
+        plain = np.asarray(
+            rows
+        )  # a memory map is an array of its own kind, which FAISS's torch bindings refuse
+        _, near = faiss.knn(vectors, plain, min(count, len(rows)), metric=faiss.METRIC_INNER_PRODUCT)
+        positions = place[near] if isinstance(place, np.ndarray) else near + place
+        found.append(np.where(near < 0, -1, positions))
+    return np.concatenate(found, axis=1)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an approximate index was built; its record in the cache's stamp."""
+
+    kind: str
+    score: str
+    count: int
+    """Positions it covers, from the first on."""
+    trained: int
+    """Positions it was built for; far beyond these it is built again."""
+    effort: int
+    """Candidates HNSW keeps, or lists IVF probes."""
+    recall: float
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def kind_for(settings: Settings, count: int) -> str:
+    """Flat, HNSW or IVF for so many items."""
+    if settings.kind != "auto":
+        return settings.kind
+    if count < FLAT_BELOW:
+        return "flat"
+    return "hnsw" if count < HNSW_BELOW else "ivf"
+
+
+def next_step(settings: Settings, have: Recipe | None, *, count: int) -> str:
+    """What a writer does when `count` positions are in its files: "build", "extend", "drop" or "keep"."""
+    kind = kind_for(settings, count)
+    if kind == "flat" or not count:
+        return "drop" if have else "keep"
+    if have is None or have.kind != kind or count > GROWN * have.trained:
+        return "build"
+    return "extend" if count - have.count > max(UNCOVERED, count // 10) else "keep"
+
+
+class Source:
+    """The vectors of a cache as an approximate index wants them, a chunk at a time."""
+
+    def __init__(
+        self, matrix: Floats, spread: NDArray[np.float64], *, settings: Settings, score: str
+    ) -> None:
+        self.matrix, self.spread = matrix, spread
+        self._settings, self._score = settings, score
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def lifted(self, positions: slice | Integers) -> Floats:
+        """(c, D) or (c, D + 1) vectors whose Euclidean distances rank; zero where the item was removed."""
+        vectors, spread = self.matrix[positions], self.spread[positions]
+        if self._score != "direction" and self._settings.family != "point":
+            gaussian = self._settings.is_gaussian
+            more = spread if gaussian else (1 - spread**2).clip(0)
+            vectors = np.column_stack([vectors[:, :-1] if gaussian else vectors, np.sqrt(more)])
+        return np.nan_to_num(np.ascontiguousarray(vectors, dtype=np.float32), nan=0.0)
+
+    def chunks(self, start: int) -> Iterator[Floats]:
+        for first in range(start, len(self), CHUNK):
+            yield self.lifted(slice(first, first + CHUNK))
+
+    def queries(self, positions: Integers) -> Floats:
+        """Some of the items as queries of the exact search."""
+        vectors = np.array(self.matrix[positions])
+        if self._score != "direction" and self._settings.is_gaussian:
+            vectors[:, -1] = 1
+        return vectors
+
+
+def lifted_queries(vectors: Floats, settings: Settings, score: str) -> Floats:
+    """Vectors of an exact search (n, D) or (n, D + 1) as an approximate one wants them."""
+    if score == "direction" or settings.family == "point":
+        return vectors
+    own = vectors[:, :-1] if settings.is_gaussian else vectors
+    return np.column_stack([own, np.zeros(len(own), np.float32)])
+
+
+class Approximate:
+    """A FAISS index over the first positions of a cache."""
+
+    def __init__(self, faiss_index: Any, recipe: Recipe, settings: Settings) -> None:
+        self._index, self.recipe, self._settings = faiss_index, recipe, settings
+
+    def __len__(self) -> int:
+        return self.recipe.count
+
+    @classmethod
+    def built(cls, kind: str, source: Source, *, settings: Settings, score: str) -> Approximate:
+        """Over everything in the source."""
+        import faiss
+
+        width = source.lifted(slice(0, 1)).shape[1]
+        index: Any
+        if kind == "hnsw":
+            index = faiss.IndexHNSWFlat(width, LINKS)
+            index.hnsw.efConstruction = CARE
+        else:
+            lists = max(1, min(int(LIST_FACTOR * len(source) ** 0.5), len(source) // LEAST_IN_LIST))
+            index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, lists)
+            some = np.linspace(0, len(source) - 1, min(len(source), lists * TRAINED_WITH)).astype(np.int64)
+            index.train(source.lifted(some))
+        recipe = Recipe(kind, score, 0, len(source), LEAST_EFFORT, 0.0)
+        return cls(index, recipe, settings).extended(source)
+
+    def extended(self, source: Source) -> Approximate:
+        """With the rest of the source added, and as much effort as the recall wanted takes."""
+        for chunk in source.chunks(len(self)):
+            self._index.add(chunk)
+        return self._tuned(source)
+
+    def propose(self, vectors: Floats, count: int, *, allowed: NDArray[np.bool_] | None = None) -> Integers:
+        """Positions (n, count) for vectors of an exact search; `allowed` (positions,) leaves others out."""
+        import faiss
+
+        selector = bits = None
+        if allowed is not None:
+            bits = np.packbits(allowed[: len(self)], bitorder="little")  # must outlive the search
+            selector = faiss.IDSelectorBitmap(len(self), faiss.swig_ptr(bits))
+        effort = max(self.recipe.effort, count)
+        if self.recipe.kind == "hnsw":
+            parameters: Any = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)  # type: ignore[attr-defined]
+        else:
+            parameters = faiss.SearchParametersIVF(nprobe=self.recipe.effort, sel=selector)  # type: ignore[call-arg]
+        queries = np.ascontiguousarray(lifted_queries(vectors, self._settings, self.recipe.score), np.float32)
+        found = np.empty((len(queries), count), np.int64)
+        away = np.empty((len(queries), count), np.float32)
+        # Not `search`: importing faiss.contrib.torch_utils, as pytorch-metric-learning does, replaces that by a
+        # function that takes no parameters.
+        self._index.search_c(
+            len(queries),
+            faiss.swig_ptr(queries),
+            count,
+            faiss.swig_ptr(away),
+            faiss.swig_ptr(found),
+            parameters,
+        )
+        return found
+
+    def write(self, path: Path) -> None:
+        import faiss
+
+        faiss.write_index(self._index, str(path))
+
+    @classmethod
+    def read(cls, path: Path, recipe: Recipe, settings: Settings, *, mapped: bool = True) -> Approximate:
+        """From a file; one that is mapped can be searched, but not extended."""
+        import faiss
+
+        return cls(faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0), recipe, settings)
+
+    def _tuned(self, source: Source) -> Approximate:
+        """Twice the effort until the recall of a sample is what is wanted."""
+        chosen = np.linspace(0, len(source) - 1, min(SAMPLE, len(source))).astype(np.int64)
+        chosen = chosen[np.isfinite(source.matrix[chosen]).all(1)]
+        queries, whole = source.queries(chosen), (0, source.matrix)
+        exact = propose(queries, [whole], DEPTH + 1)
+        recipe = replace(self.recipe, count=len(source), effort=LEAST_EFFORT)
+        while True:
+            tried = Approximate(self._index, recipe, self._settings)
+            recall = recall_of(tried.propose(queries, DEPTH + 1), exact, chosen)
+            if recall >= WANTED_RECALL or recipe.effort >= MOST_EFFORT:
+                return Approximate(self._index, replace(recipe, recall=recall), self._settings)
+            recipe = replace(recipe, effort=2 * recipe.effort)
+
+
+def recall_of(found: Integers, exact: Integers, itself: Integers) -> float:
+    """Share of the exact neighbours (n, k + 1), the query itself left out, that were found; 1 where none are."""
+    hit = total = 0
+    for own, wanted, query in zip(found, exact, itself, strict=True):
+        others = {int(place) for place in wanted if place not in (-1, query)}
+        hit += len(others & {int(place) for place in own})
+        total += len(others)
+    return hit / total if total else 1.0

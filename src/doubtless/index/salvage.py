@@ -1,0 +1,157 @@
+"""Saving what can still be read of an index whose database is damaged, into a new index.
+
+An item is taken where both of its rows can be read and its numbers have the checksum they were stored with; pages
+that cannot be read are narrowed down by halving until only their own rows are lost.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from doubtless.errors import InputError, RunError
+from doubtless.index import sqlite as database
+from doubtless.index.forms import read_part, unpacked
+from doubtless.index.settings import DATABASE, Settings
+
+if TYPE_CHECKING:
+    from doubtless.index.folder import FolderIndex
+
+
+BATCH = 1024  # rows read and stored at a time
+Record = tuple[str, int | None, str | None, str | None, bytes, int]
+
+
+@dataclass(frozen=True)
+class Salvage:
+    """What was saved."""
+
+    items: int
+    lost: int
+    """Items that the index counted and that could not be read."""
+    without_label: int
+    """Saved items whose label's name could not be read."""
+    parts: list[str]
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def salvage(into: FolderIndex, connection: sqlite3.Connection) -> Salvage:
+    """Copies everything readable from a damaged database into a new, empty index."""
+    names = dict(_readable(connection, "SELECT code, name FROM label"))
+    kept = nameless = 0
+    for batch in _batches(connection, into.settings):
+        labels = [None if code is None else names.get(code) for _, code, *_ in batch]
+        nameless += sum(
+            name is None and code is not None for name, (_, code, *_) in zip(labels, batch, strict=True)
+        )
+        numbers = np.frombuffer(b"".join(record[4] for record in batch), dtype="<f4")
+        into.add(
+            unpacked(numbers.reshape(len(batch), -1), into.settings),
+            [record[0] for record in batch],
+            labels=labels,
+            paths=[record[2] for record in batch],
+            metadata=[_metadata(record[3]) for record in batch],
+        )
+        kept += len(batch)
+    counted = _readable(connection, "SELECT items FROM state")
+    return Salvage(
+        kept, max(0, counted[0][0] - kept) if counted else 0, nameless, list(_parts(connection, into))
+    )
+
+
+def open_damaged(path: Path) -> tuple[sqlite3.Connection, Settings]:
+    """The database without the checks of a whole one, and what the index was created as."""
+    if not (path / DATABASE).is_file():
+        raise RunError(f"{path} is no index: there is no {DATABASE} in it.")
+    connection = database.open_as(path / DATABASE, "mode=ro")
+    stored = dict(_readable(connection, "SELECT name, value FROM setting"))
+    try:
+        return connection, Settings(**{name: json.loads(value) for name, value in stored.items()})
+    except (TypeError, ValueError, InputError) as error:
+        connection.close()
+        raise RunError(
+            f"Nothing can be saved from the index {path}: what kind of index it was cannot be read ({error}). "
+            "Restore its database from a copy."
+        ) from error
+
+
+def _batches(connection: sqlite3.Connection, settings: Settings) -> Iterator[list[Record]]:
+    """Whole items, each id once."""
+    seen: set[str] = set()
+    last = max(
+        (row for (row,) in _readable(connection, "SELECT next_row FROM state")),
+        default=max((row or 0 for (row,) in _readable(connection, "SELECT max(row) FROM vector")), default=0)
+        + 1,
+    )
+    for start in range(0, last, BATCH):
+        batch = []
+        for record in _between(connection, start, min(start + BATCH, last)):
+            if _is_whole(record, settings) and record[0] not in seen:
+                seen.add(record[0])
+                batch.append(record)
+        if batch:
+            yield batch
+
+
+def _between(connection: sqlite3.Connection, start: int, stop: int) -> list[Record]:
+    """Rows from start to before stop; where something is in the way, those of each half."""
+    query = (
+        "SELECT id, label, path, metadata, numbers, checksum FROM item JOIN vector ON item.row = vector.row "
+        "WHERE vector.row >= ? AND vector.row < ?"
+    )
+    try:
+        with closing(connection.execute(query, (start, stop))) as found:
+            return found.fetchall()
+    except sqlite3.Error:
+        if stop - start == 1:
+            return []
+        middle = (start + stop) // 2
+        return _between(connection, start, middle) + _between(connection, middle, stop)
+
+
+def _is_whole(record: Record, settings: Settings) -> bool:
+    name, _, _, _, blob, checksum = record
+    return (
+        isinstance(name, str)
+        and isinstance(blob, bytes)
+        and len(blob) == 4 * settings.width
+        and zlib.crc32(blob) == checksum
+    )
+
+
+def _metadata(written: str | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(written) if written else None
+    except (TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _parts(connection: sqlite3.Connection, into: FolderIndex) -> Iterator[str]:
+    for (name,) in _readable(connection, "SELECT name FROM part"):
+        for found in _readable(connection, "SELECT tensors, record FROM part WHERE name = ?", (name,)):
+            try:
+                into.save_part(name, *read_part(*found))
+            except Exception:
+                continue
+            yield name
+
+
+def _readable(
+    connection: sqlite3.Connection, query: str, values: tuple[Any, ...] = ()
+) -> list[tuple[Any, ...]]:
+    """What a query gives before it fails."""
+    found: list[tuple[Any, ...]] = []
+    with suppress(sqlite3.Error):
+        found.extend(connection.execute(query, values))
+    return found

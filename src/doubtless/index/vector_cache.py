@@ -1,0 +1,289 @@
+"""`VectorCache`: the vectors of an index where a search finds them, in memory or mapped from the cache's files.
+
+It is never the truth: `refresh` brings it to what the database says, from the files as far as they are good
+(then rows that came later are read from the database), or from nothing.
+
+A position is where an item lies in the arrays; positions are in the order of rows. An item that was removed
+keeps its position until the next compaction, and its vectors become NaN: an inner product that is not a number
+is greater than nothing, so FAISS never proposes it, and a search of all vectors stays one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from doubtless.errors import RunError
+from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage, warn_of_failed_write
+from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_widths, searchable, unpacked
+from doubtless.index.proposals import Approximate, Source, kind_for, next_step
+from doubtless.index.settings import Settings
+from doubtless.index.sqlite import State, Store
+
+BLOCK = 16_384  # rows taken from the database at a time
+TAIL = 65_536  # rows in memory after which a writer puts them into the files
+
+
+class Growing:
+    """An array that can be appended to; appending n rows one by one moves each of them about once."""
+
+    def __init__(self, start: NDArray[Any]) -> None:
+        self._buffer, self._length = start, len(start)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def array(self) -> NDArray[Any]:
+        return self._buffer[: self._length]
+
+    def append(self, rows: NDArray[Any]) -> None:
+        needed = self._length + len(rows)
+        if needed > len(self._buffer):
+            larger = np.empty((max(needed, 2 * self._length), *self._buffer.shape[1:]), self._buffer.dtype)
+            larger[: self._length] = self.array
+            self._buffer = larger
+        self._buffer[self._length : needed] = rows
+        self._length = needed
+
+
+class Matrix:
+    """Vectors (n, width) in two pieces: those of the cache's files, and those that came later."""
+
+    def __init__(self, mapped: Floats) -> None:
+        self.mapped = mapped
+        self.tail = Growing(np.empty((0, mapped.shape[1]), np.float32))
+
+    def __len__(self) -> int:
+        return len(self.mapped) + len(self.tail)
+
+    def pieces(self, start: int = 0) -> Iterator[tuple[int, Floats]]:
+        """(position of its first row, rows) of each piece, from a position on."""
+        first = 0
+        for piece in (self.mapped, self.tail.array):
+            rest = piece[max(0, start - first) :]
+            if len(rest):
+                yield first + len(piece) - len(rest), rest
+            first += len(piece)
+
+    def take(self, positions: Integers) -> Floats:
+        """The vectors at these positions, (…, width)."""
+        if not len(self.tail):
+            return np.asarray(self.mapped[positions])
+        if not len(self.mapped):
+            return self.tail.array[positions]
+        in_tail = positions >= len(self.mapped)
+        found = self.mapped[np.where(in_tail, 0, positions)]
+        found[in_tail] = self.tail.array[positions[in_tail] - len(self.mapped)]
+        return np.asarray(found)
+
+    def erase(self, positions: Integers) -> None:
+        in_tail = positions >= len(self.mapped)
+        self.mapped[positions[~in_tail]] = np.nan
+        self.tail.array[positions[in_tail] - len(self.mapped)] = np.nan
+
+
+class VectorCache:
+    """Vectors, labels and doubts of all items; changed only while nobody searches."""
+
+    def __init__(self, index: Path, settings: Settings, *, writable: bool) -> None:
+        self._index, self.settings, self._writable = index, settings, writable
+        self.generation = self.version = -1
+        self._files: CacheFiles | None = None
+        self.approximate: Approximate | None = None
+        self._fill(np.zeros(0, ITEM), {name: np.zeros((0, w), np.float32) for name, w in self._widths})
+
+    @property
+    def _widths(self) -> list[tuple[str, int]]:
+        return list(matrix_widths(self.settings).items())
+
+    # -- what there is -------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def items(self) -> NDArray[np.void]:
+        """(positions,) of ITEM, the removed ones included."""
+        return self._items.array
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """(positions,): whether the item there has not been removed."""
+        return self._alive.array
+
+    @property
+    def last_row(self) -> int:
+        return int(self.items["row"][-1]) if len(self) else -1
+
+    def matrix(self, score: str) -> Matrix:
+        """The vectors searched by a score; points have one kind for both."""
+        return self._matrices.get(score, self._matrices["direction"])
+
+    def positions_of(self, rows: Integers) -> Integers:
+        """Positions of those of these rows that are here."""
+        places = np.searchsorted(self.items["row"], rows)
+        inside = places < len(self)
+        places, rows = places[inside], rows[inside]
+        return places[(self.items["row"][places] == rows) & self.alive[places]]
+
+    # -- following the database ----------------------------------------------------------------------
+
+    def is_current(self, state: State) -> bool:
+        return (self.generation, self.version) == (state.generation, state.version)
+
+    def refresh(self, store: Store, state: State) -> None:
+        """Brings everything to what the database says now; inside one reading transaction."""
+        lag = state.next_row - 1 - self.last_row
+        if self.generation != state.generation or (lag > TAIL and not self._writable):
+            self._start(state)
+        seen = self.version  # −1 after a start: all that was removed in this generation is taken out
+        while True:
+            block = store.block(self.last_row, BLOCK)
+            if not len(block.rows):
+                break
+            distributions = unpacked(block.numbers, self.settings)
+            self.append(searchable(distributions, self.settings, rows=block.rows, labels=block.labels))
+            self.save_if_long(state.version)
+        self.erase(store.removed(seen))
+        self.generation, self.version = state.generation, state.version
+
+    def append(self, new: Searchable) -> None:
+        self._items.append(new.items)
+        self.has_labels |= bool((new.items["label"] >= 0).any())
+        self._alive.append(np.ones(len(new), bool))
+        for name, rows in new.matrices.items():
+            self._matrices[name].tail.append(rows)
+
+    def erase(self, rows: Integers) -> None:
+        """Takes removed items out of every search."""
+        positions = self.positions_of(rows)
+        self.alive[positions] = False
+        for matrix in self._matrices.values():
+            matrix.erase(positions)
+
+    # -- files ---------------------------------------------------------------------------------------
+
+    def save_if_long(self, version: int) -> None:
+        if self._writable and self._unsaved >= TAIL:
+            self.save(version)
+
+    def save(self, version: int) -> None:
+        """Puts what is only in memory into the files. That it may fail costs time later, never items."""
+        if self.generation < 0:
+            return  # nothing here is worth keeping
+        try:
+            if self._files is None:
+                self._files = CacheFiles.new(
+                    self._index, self.settings, generation=self.generation, version=version
+                )
+            if self._unsaved or self._files.stamp.version != version:
+                tails = {name: matrix.tail.array for name, matrix in self._matrices.items()}
+                unsaved = self.items[len(self) - self._unsaved :]
+                self._files.append(Searchable(unsaved, tails), version=version)
+                self._map_again()
+            self._keep_approximate()
+        except (OSError, RunError) as error:
+            warn_of_failed_write(self._index, error)
+        except DamageError as error:
+            self._throw_away(error)
+            self.generation = -1  # the next refresh starts again
+
+    def compacted(self, state: State) -> None:
+        """Leaves removed items out, in memory and in files of the new generation."""
+        kept = np.flatnonzero(self.alive)
+        items = self.items[kept]
+        matrices = {name: matrix.take(kept) for name, matrix in self._matrices.items()}
+        self._fill(np.zeros(0, ITEM), {name: array[:0] for name, array in matrices.items()})
+        self.append(Searchable(items, matrices))
+        self._files, self.generation, self.version = None, state.generation, state.version
+        self.save(state.version)
+
+    @property
+    def _unsaved(self) -> int:
+        return len(self._matrices["direction"].tail)
+
+    def _start(self, state: State) -> None:
+        """Begins from the files where they belong to this database, else from nothing."""
+        self.generation, self.version = state.generation, -1
+        self._files = CacheFiles.found(self._index, self.settings)
+        while self._files is not None:
+            if not self._belongs(self._files, state):
+                self._discard()
+                break
+            try:
+                self._fill(*self._files.read())
+                return self._load_approximate()
+            except DamageError as error:
+                later = CacheFiles.found(self._index, self.settings)
+                if later is None or later.stamp == self._files.stamp:
+                    self._throw_away(error)
+                    break
+                self._files = later  # the writer has put other files in place meanwhile
+        return self._fill(np.zeros(0, ITEM), {name: np.zeros((0, w), np.float32) for name, w in self._widths})
+
+    def _belongs(self, files: CacheFiles, state: State) -> bool:
+        stamp = files.stamp
+        return (stamp.identity, stamp.generation) == (self.settings.identity, state.generation) and (
+            stamp.version <= state.version
+        )
+
+    def _throw_away(self, damage: DamageError) -> None:
+        warn_of_damage(self._index, damage)
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._writable and self._files is not None:
+            self._files.discard()
+        self._files = None
+
+    def _load_approximate(self) -> None:
+        """Without it a search is slower, and exact."""
+        assert self._files is not None
+        try:
+            self.approximate = self._files.read_approximate(self.settings)
+        except DamageError as error:
+            warn_of_damage(self._index, error)
+
+    def _keep_approximate(self) -> None:
+        """Builds or extends the approximate index where there is enough in the files that it does not cover."""
+        assert self._files is not None
+        have = None if self.approximate is None else self.approximate.recipe
+        step = next_step(self.settings, have, count=self._files.stamp.count)
+        if step == "keep":
+            return
+        if step == "drop":
+            self._files.write_approximate(None)
+            self.approximate = None
+            return
+        score = self.settings.ranking_score
+        source = Source(self.matrix(score).mapped, self.items["spread"], settings=self.settings, score=score)
+        old = None if step == "build" else self._files.read_approximate(self.settings, mapped=False)
+        if old is None:
+            kind = kind_for(self.settings, len(source))
+            new = Approximate.built(kind, source, settings=self.settings, score=score)
+        else:
+            new = old.extended(source)
+        self._files.write_approximate(new)
+        self._load_approximate()
+
+    def _fill(self, items: NDArray[np.void], matrices: dict[str, Floats]) -> None:
+        self.approximate = None
+        self._items = Growing(items)
+        self.has_labels = bool((items["label"] >= 0).any())
+        self._alive = Growing(np.ones(len(items), bool))
+        self._matrices = {name: Matrix(array) for name, array in matrices.items()}
+
+    def _map_again(self) -> None:
+        """Lets go of what is now in the files."""
+        assert self._files is not None
+        alive, approximate = self.alive, self.approximate
+        self._fill(*self._files.read())
+        self._alive, self.approximate = Growing(alive), approximate
+        gone = np.flatnonzero(~alive)
+        for matrix in self._matrices.values():
+            matrix.erase(gone)

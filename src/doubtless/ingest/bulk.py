@@ -1,0 +1,331 @@
+"""Embedding very many images: a list of work units, one unit at a time, what they gave together.
+
+    plan = plan_work(method, ["photos/", "shards/"])       # what is to be done: values, no images yet
+    part = embed_unit(method, plan.units[0])               # one unit; any process may do it
+    PartStore(out).collect(len(plan.units))                # after the last one
+
+`embed_files` does the three in turn, resumably; `embedded` gives the parts without writing them. Decoding runs in
+threads beside the model, within bounds of memory. Every batch that the model sees has one shape, the last one of a
+unit filled up, so that an image's embedding depends neither on the images around it nor on where a run was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from doubtless import __version__
+from doubtless.data import Preparation
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.files import write_json
+from doubtless.ingest.decode import decode_all, default_workers
+from doubtless.ingest.parquet import Columns
+from doubtless.ingest.records import ImageRecord, ImageStream
+from doubtless.ingest.shards import (
+    FORMATS,
+    MANIFEST,
+    BadImage,
+    EmbeddedPart,
+    PartFormat,
+    PartStore,
+    read_manifest,
+)
+from doubtless.ingest.streams import open_streams
+from doubtless.methods import Method
+from doubtless.runs.model import model_fingerprint
+
+if TYPE_CHECKING:
+    from doubtless.runs.model import Model
+
+
+SCHEMA = 1
+PART_SIZE = 4096
+CPU_BATCH, GPU_BATCH = 32, 256
+
+
+class Meter(Protocol):
+    """What is told how the work goes: `doubtless.ingest.progress` shows it."""
+
+    def start(self, total: int, done: int) -> None: ...
+
+    def advance(self, images: int, bad: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class WorkUnit:
+    """Images that become one part: a value that can be sent to any process."""
+
+    number: int
+    images: ImageStream
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All the work: units in order, and the manifest that says what they are of."""
+
+    units: list[WorkUnit]
+    manifest: dict[str, Any]
+
+    @property
+    def total(self) -> int:
+        return int(self.manifest["images"])
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.manifest["batch_size"])
+
+
+Produce = Callable[[Sequence[WorkUnit]], Iterable[tuple[int, EmbeddedPart]]]
+"""Units to their parts, each with its unit's number, in any order."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """What `embed_files` has done."""
+
+    folder: Path
+    images: int
+    items: int
+    bad: int
+    parts: int
+    found_parts: int
+    """Of the parts, those that were there already."""
+
+
+def embed_files(
+    model: Model | Method,
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    format: PartFormat = "safetensors",
+    columns: Columns | None = None,
+    part_size: int = PART_SIZE,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    meter: Meter | None = None,
+) -> Embedded:
+    """Embeds all images of some sources into a folder of parts; called again, it continues where it was killed.
+
+    >>> embed_files(doubtless.load("runs/first"), "photos", "photos-embedded")        # doctest: +SKIP
+    """
+    method, store = method_of(model), PartStore(Path(out), format)
+    store.must_fit()
+    plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=batch_size)
+
+    def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
+        for unit in units:
+            yield (
+                unit.number,
+                embed_unit(method, unit, batch_size=plan.batch_size, workers=workers, meter=meter),
+            )
+
+    return embed_into(store, plan, produce, meter=meter)
+
+
+def embed_into(store: PartStore, plan: Plan, produce: Produce, *, meter: Meter | None = None) -> Embedded:
+    """Has the parts made that are not there yet, by whatever makes them, and writes each as it comes.
+
+    The meter is told here what there is to do; whoever makes the parts tells it how that goes.
+    """
+    begin(store, plan)
+    waiting = [unit for unit in plan.units if not store.has(unit.number)]
+    if meter is not None:
+        meter.start(plan.total, plan.total - sum(len(unit.images) for unit in waiting))
+    try:
+        for number, part in produce(waiting) if waiting else ():
+            store.write(number, part)
+    finally:
+        bad = store.collect(len(plan.units))
+    count, found = len(plan.units), len(plan.units) - len(waiting)
+    return Embedded(store.folder, plan.total, plan.total - len(bad), len(bad), count, found)
+
+
+def embedded(
+    model: Model | Method,
+    sources: str | Path | Sequence[str | Path],
+    *,
+    columns: Columns | None = None,
+    part_size: int = PART_SIZE,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    meter: Meter | None = None,
+) -> Iterator[EmbeddedPart]:
+    """The embedded images of some sources, part after part, written nowhere."""
+    method = method_of(model)
+    plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=batch_size)
+    if meter is not None:
+        meter.start(plan.total, 0)
+    for unit in plan.units:
+        yield embed_unit(method, unit, batch_size=plan.batch_size, workers=workers, meter=meter)
+
+
+def plan_work(
+    model: Model | Method,
+    sources: str | Path | Sequence[str | Path],
+    *,
+    columns: Columns | None = None,
+    part_size: int = PART_SIZE,
+    batch_size: int | None = None,
+) -> Plan:
+    """Lists the images and cuts them into units; a unit never spans two folders or shards."""
+    method = method_of(model)
+    for name, value in (("part_size", part_size), ("batch_size", batch_size)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be at least 1, got {value}.")
+    streams = open_streams([sources] if isinstance(sources, str | Path) else sources, columns=columns)
+    pieces = [
+        stream.part(start, min(start + part_size, len(stream)))
+        for stream in streams
+        for start in range(0, len(stream), part_size)
+    ]
+    manifest = {
+        "schema": SCHEMA,
+        "doubtless": __version__,
+        "model": model_fingerprint(method),
+        "run": None if method.folder is None else str(method.folder.absolute()),
+        "method": method.name,
+        "sources": [
+            {"name": stream.name, "images": len(stream), "fingerprint": stream.fingerprint()}
+            for stream in streams
+        ],
+        "images": sum(len(stream) for stream in streams),
+        "parts": len(pieces),
+        "part_size": part_size,
+        "batch_size": batch_size or (GPU_BATCH if method.device.type == "cuda" else CPU_BATCH),
+    }
+    return Plan([WorkUnit(number, piece) for number, piece in enumerate(pieces)], manifest)
+
+
+def begin(store: PartStore, plan: Plan) -> None:
+    """Writes the manifest; a folder that began with other images, another model or format is refused."""
+    store.must_fit()
+    folder = store.folder
+    if not (folder / MANIFEST).exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists already and is no embedding of images; name another folder.")
+        kind = {} if store.format == FORMATS[0] else {"format": store.format}
+        write_json(folder / MANIFEST, plan.manifest | kind)
+        return
+    before = read_manifest(folder)
+    if int(before.get("schema", 0)) > SCHEMA:
+        raise InputError(
+            f"{folder} was begun by a newer doubtless ({before.get('doubtless')}); update to continue it."
+        )
+    if changed := [
+        text for key, text in _SAME.items() if _essence(before, key) != _essence(plan.manifest, key)
+    ]:
+        raise InputError(
+            f"{folder} was begun with {' and '.join(changed)}; continue it as it was begun, delete it, or name "
+            "another folder."
+        )
+
+
+def embed_unit(
+    model: Model | Method,
+    unit: WorkUnit,
+    *,
+    batch_size: int,
+    workers: int | None = None,
+    meter: Meter | None = None,
+) -> EmbeddedPart:
+    """Embeds the images of one unit; what it gives depends on nothing but the unit and the model."""
+    method = method_of(model)
+    preparation = Preparation(channels=method.spec.channels, size=method.spec.size)
+    work = _Work(method, batch_size)
+    with ThreadPoolExecutor(workers or default_workers(), thread_name_prefix="decode") as pool:
+        for record, image in decode_all(unit.images.records(), preparation, pool, ahead=2 * batch_size):
+            bad = work.take(record, image)
+            if meter is not None:
+                meter.advance(1, bad)
+        rest = work.finish()
+        if meter is not None:
+            meter.advance(0, rest)
+    return work.part()
+
+
+class _Work:
+    """Good images fill batches of one shape; the model takes each as it is full."""
+
+    def __init__(self, method: Method, batch_size: int) -> None:
+        self.method = method
+        self.batch_size = batch_size
+        self.waiting: list[tuple[ImageRecord, Tensor]] = []
+        self.embeddings: list[Embedding] = []
+        self.records: list[ImageRecord] = []
+        self.bad: list[BadImage] = []
+
+    def take(self, record: ImageRecord, image: Tensor | str) -> int:
+        """How many images turned out to be bad."""
+        if isinstance(image, str):
+            self.bad.append(BadImage(record.id, record.path, image))
+            return 1
+        self.waiting.append((record, image))
+        return self._embed_waiting() if len(self.waiting) == self.batch_size else 0
+
+    def finish(self) -> int:
+        return self._embed_waiting() if self.waiting else 0
+
+    def part(self) -> EmbeddedPart:
+        return EmbeddedPart(
+            Embedding.cat(self.embeddings) if self.embeddings else None,
+            [record.id for record in self.records],
+            [record.label for record in self.records],
+            [record.path for record in self.records],
+            [record.metadata for record in self.records],
+            self.bad,
+        )
+
+    def _embed_waiting(self) -> int:
+        before, waiting, self.waiting = len(self.bad), self.waiting, []
+        try:
+            self._keep(waiting, self._embed([image for _, image in waiting]))
+        except InputError:  # NaN out of the model: find out whose
+            for record, image in waiting:
+                try:
+                    self._keep([(record, image)], self._embed([image]))
+                except InputError as error:
+                    self.bad.append(BadImage(record.id, record.path, f"the model fails on it: {error}"))
+        return len(self.bad) - before
+
+    def _embed(self, images: list[Tensor]) -> Embedding:
+        """Filled up to a whole batch with the first image, which is then dropped again."""
+        batch = torch.stack([*images, *[images[0]] * (self.batch_size - len(images))])  # (batch, C, H, W)
+        return self.method.embed(batch)[: len(images)].to("cpu")
+
+    def _keep(self, waiting: list[tuple[ImageRecord, Tensor]], embedding: Embedding) -> None:
+        has_direction = embedding.location.any(dim=1)
+        for (record, _), good in zip(waiting, has_direction.tolist(), strict=True):
+            if good:
+                self.records.append(record)
+            else:
+                self.bad.append(
+                    BadImage(record.id, record.path, "its embedding is zero and has no direction")
+                )
+        if bool(has_direction.any()):
+            self.embeddings.append(embedding[has_direction.nonzero()[:, 0]])
+
+
+def method_of(model: Model | Method) -> Method:
+    return model if isinstance(model, Method) else model.method
+
+
+_SAME = {
+    "model": "another model",
+    "sources": "other images",
+    "part_size": "another part size",
+    "batch_size": "another batch size",
+}
+
+
+def _essence(manifest: dict[str, Any], key: str) -> Any:
+    """What must stay as it was; where a source lies does not matter."""
+    if key != "sources":
+        return manifest.get(key)
+    return [(source["images"], source["fingerprint"]) for source in manifest["sources"]]

@@ -1,0 +1,286 @@
+"""Bulk embedding on a Ray cluster: Ray Data hands work units to a pool of workers, the driver writes the parts.
+
+What a unit gives depends on nothing but the unit and the model (`doubtless.ingest.bulk`), so who does it,
+in which order and how often does not matter: a worker that dies has its unit done again by another, and a
+driver that is killed continues with the units whose parts are not there. Parts travel through Ray's object
+store to the driver, which alone writes; run and images must be at the same paths on every machine.
+
+Ray Data's own writers (`write_parquet`) name files as they come and begin anew when the driver dies, so the
+parts are written here, one file a unit, each whole or not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from doubtless.data import Source
+from doubtless.errors import DoubtlessError, InputError
+from doubtless.ingest.bulk import (
+    GPU_BATCH,
+    PART_SIZE,
+    Embedded,
+    Meter,
+    Plan,
+    WorkUnit,
+    embed_into,
+    embed_unit,
+    method_of,
+    plan_work,
+)
+from doubtless.ingest.parquet import Columns
+from doubtless.ingest.records import ImageStream
+from doubtless.ingest.shards import EmbeddedPart, PartFormat, PartStore, decode_part, encode_part
+from doubtless.ingest.streams import SourceStream
+from doubtless.methods import Method
+from doubtless.runs.model import model_fingerprint
+
+if TYPE_CHECKING:
+    from doubtless.runs.model import Model
+
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class RayOptions:
+    """Where the work is done, and by how many."""
+
+    address: str = LOCAL
+    """local: a Ray of its own on this machine; auto: the cluster this machine belongs to; or host:port."""
+    workers: int | None = None
+    """At most so many; None: as many as the cluster has room for."""
+    cpus: int | None = None
+    """Cores, and threads of torch, a worker; None: those of this process, so that every sum is taken as it
+    takes it."""
+    decoders: int | None = None
+    """Threads that decode images, a worker; None: by cores."""
+
+
+def embed_with_ray(
+    model: Model | Method,
+    sources: str | Path | Sequence[str | Path],
+    out: str | Path,
+    *,
+    options: RayOptions | None = None,
+    format: PartFormat = "safetensors",
+    columns: Columns | None = None,
+    part_size: int = PART_SIZE,
+    batch_size: int | None = None,
+    meter: Meter | None = None,
+) -> Embedded:
+    """Embeds all images of some sources into a folder of parts; called again, it continues.
+
+    The model must be that of a run, which every worker opens by itself. On CPUs the parts are bit for bit
+    those of `doubtless.ingest.bulk.embed_files`.
+
+    >>> embed_with_ray(doubtless.load("runs/first"), "photos", "photos-embedded")             # doctest: +SKIP
+    """
+    method, options = method_of(model), options or RayOptions()
+    if method.folder is None:
+        raise InputError("Ray's workers open the model by its run folder; this one belongs to no run.")
+    store = PartStore(Path(out), format)
+    with RayCluster(options) as cluster:
+        size = batch_size or (GPU_BATCH if cluster.gpus(method) else None)
+        plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=size)
+
+        def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
+            images = {unit.number: len(unit.images) for unit in units}
+            for number, part in cluster.parts(method, plan, units):
+                yield number, part
+                if meter is not None:
+                    meter.advance(images[number], len(part.bad))
+
+        return embed_into(store, plan, produce, meter=meter)
+
+
+class RayCluster:
+    """A connection to Ray; one that was there before is used and left as it is."""
+
+    def __init__(self, options: RayOptions) -> None:
+        self.options = options
+        self.ray = _ray()
+        self._own = False
+
+    def __enter__(self) -> RayCluster:
+        if not self.ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported anywhere
+            os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # of the driver; it has log files as well
+            quiet = {"log_to_driver": False, "configure_logging": False}
+            try:
+                if self.options.address == LOCAL:
+                    self.ray.init(address=LOCAL, include_dashboard=False, **quiet)
+                else:
+                    self.ray.init(address=self.options.address, **quiet)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise InputError(
+                    f"There is no Ray at {self.options.address!r}: {_first_line(error)}"
+                ) from error
+            self._own = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._own:
+            self.ray.shutdown()
+
+    def gpus(self, method: Method) -> int:
+        """GPUs of the cluster that a method's configuration allows."""
+        if method.config.training.accelerator == "cpu":
+            return 0
+        return int(self.ray.cluster_resources().get("GPU", 0))
+
+    def parts(
+        self, method: Method, plan: Plan, units: Sequence[WorkUnit]
+    ) -> Iterator[tuple[int, EmbeddedPart]]:
+        """The parts of some units, as they get done."""
+        from ray.data import ActorPoolStrategy, DataContext, from_items
+
+        for name in ("ray", "ray.data"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        sources: list[Source] = []
+        sent = {unit.number: self.ray.put(_sent(unit, sources)) for unit in units}
+        gpus = self.gpus(method)
+        cpus, most = self._room(len(units), gpus)
+        about = {
+            "run": str(_folder(method)),
+            "model": plan.manifest["model"],
+            "batch_size": plan.batch_size,
+            "threads": cpus,
+            "device": "cuda" if gpus else "cpu",
+            "decoders": self.options.decoders,
+            "units": sent,
+            "sources": [self.ray.put(source) for source in sources],
+        }
+        rows = [{"number": number} for number in sent]
+        done = from_items(rows, override_num_blocks=len(rows)).map(
+            UnitEmbedder,  # type: ignore[arg-type]  # a class: each worker makes one
+            fn_constructor_args=(about,),
+            compute=ActorPoolStrategy(min_size=1, max_size=most),
+            num_cpus=cpus,
+            num_gpus=1 if gpus else None,
+        )
+        try:
+            for row in done.iter_rows():
+                if row["problem"]:
+                    raise InputError(row["problem"])
+                yield row["number"], decode_part(row["part"])
+        except DoubtlessError:
+            raise
+        except Exception as error:  # Ray wraps what a worker raised in errors of its own
+            raise _worker_error(error) from error
+
+    def _room(self, units: int, gpus: int) -> tuple[int, int]:
+        """Cores a worker, and the most workers that there are room and work for."""
+        there = self.ray.cluster_resources()
+        cores = max(1, int(there.get("CPU", 1)))
+        cpus = min(self.options.cpus or torch.get_num_threads(), cores)
+        room = gpus or cores // cpus
+        return cpus, max(1, min(self.options.workers or room, room, units))
+
+
+class UnitEmbedder:
+    """A worker: opens the run with its first unit, then embeds unit after unit.
+
+    What is wrong in words comes back as the row's `problem`: of an error raised here, Ray brings over a traceback.
+    """
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        self.about = about
+        self.sources: dict[int, Source] = {}
+        self._method: Method | None = None
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        try:
+            sent: SentUnit = _ray().get(self.about["units"][row["number"]])
+            unit, size = sent.unit(self._source), self.about["batch_size"]
+            part = embed_unit(self.method, unit, batch_size=size, workers=self.about["decoders"])
+        except DoubtlessError as error:
+            return {"number": row["number"], "part": b"", "problem": str(error)}
+        return {"number": row["number"], "part": encode_part(part), "problem": ""}
+
+    @property
+    def method(self) -> Method:
+        """The run's model, checked to be the one that the work was begun with."""
+        if self._method is None:
+            from doubtless.runs.run import Run
+
+            torch.set_num_threads(self.about["threads"])
+            method = Run.open(self.about["run"]).load_method()
+            if (found := model_fingerprint(method)) != self.about["model"]:
+                raise InputError(
+                    f"{self.about['run']} holds another model on a worker ({found[:12]}…) than where the work was "
+                    f"begun ({self.about['model'][:12]}…); all machines must see the same folder."
+                )
+            self._method = method.to(self.about["device"])
+        return self._method
+
+    def _source(self, place: int) -> Source:
+        """A source's arrays come over once, not with every unit."""
+        if place not in self.sources:
+            self.sources[place] = _ray().get(self.about["sources"][place])
+        return self.sources[place]
+
+
+@dataclass(frozen=True)
+class SentUnit:
+    """A unit as it travels: the arrays of a source in memory, which its units share, go once and not with each."""
+
+    number: int
+    images: ImageStream | None
+    source: int = 0
+    """Without images of its own: which of the sources, and its images first … stop − 1."""
+    first: int = 0
+    stop: int = 0
+
+    def unit(self, source: Callable[[int], Source]) -> WorkUnit:
+        """The unit again, from the sources by their places."""
+        if self.images is not None:
+            return WorkUnit(self.number, self.images)
+        return WorkUnit(self.number, SourceStream(source(self.source), self.first, self.stop))
+
+
+def _sent(unit: WorkUnit, sources: list[Source]) -> SentUnit:
+    """A unit without its source's arrays; the source is added to `sources` where it is not there."""
+    images = unit.images
+    if not isinstance(images, SourceStream):
+        return SentUnit(unit.number, images)
+    places = [place for place, known in enumerate(sources) if known is images.source]
+    if not places:
+        sources.append(images.source)
+    return SentUnit(unit.number, None, places[0] if places else len(sources) - 1, images.first, images.stop)
+
+
+def _folder(method: Method) -> Path:
+    assert method.folder is not None
+    return method.folder.absolute()
+
+
+def _worker_error(error: Exception) -> DoubtlessError:
+    """Something else than images and models went wrong: memory, machines, Ray itself."""
+    last = (str(error).strip().splitlines() or [""])[-1]
+    return DoubtlessError(
+        f"Ray's workers failed ({type(error).__name__}: {last.strip()}); what is done is kept, the same "
+        "command continues."
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _ray() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise InputError("Embedding on Ray needs ray: pip install 'doubtless[ray]'.") from None
+    return ray

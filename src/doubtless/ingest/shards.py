@@ -1,0 +1,287 @@
+"""Embedded images and who they are; a folder of such parts on disk, which `doubtless embed` writes.
+
+    embed.json                 what is embedded, and by which model
+    part-00000.safetensors     distributions and ids, as `doubtless.embedding.read_embedding` reads them
+    part-00000.json            labels, paths and metadata, item by item, and the part's bad images
+    bad.csv                    all bad images with the reason, when the work is done or stopped
+
+A part is there when its JSON is: it is written last, and each file is written, synced and renamed.
+
+Where embedded parts are kept: safetensors with JSON as `doubtless embed` writes them, or parquet files.
+
+A parquet part is one file, part-00000.parquet: columns `id`, `label`, `path`, `metadata` (JSON), the family's
+parameters (`location`, `variance`, `concentration`, `samples`) and `uncertainty`; its schema's metadata has
+the family and the bad images. pandas, Spark, DuckDB and Ray read it as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doubtless.embedding import FAMILIES, Embedding, read_embedding, save_embedding
+from doubtless.errors import InputError
+from doubtless.files import read_json, write_bytes, write_json, write_text
+
+MANIFEST = "embed.json"
+BAD = "bad.csv"
+
+
+class BadImage(NamedTuple):
+    """An image that was skipped, and why."""
+
+    id: str
+    path: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class EmbeddedPart:
+    """Some embedded items, and who they are."""
+
+    embedding: Embedding | None
+    """None: there is no item, all images were bad."""
+    ids: list[str]
+    labels: list[str | None]
+    paths: list[str | None]
+    metadata: list[dict[str, Any]]
+    bad: list[BadImage] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        count = 0 if self.embedding is None else len(self.embedding)
+        for name in ("ids", "labels", "paths", "metadata"):
+            if len(getattr(self, name)) != count:
+                raise InputError(
+                    f"{name} must have one entry an item, got {len(getattr(self, name))} for {count}."
+                )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def write_part(folder: Path, number: int, part: EmbeddedPart) -> None:
+    """Distributions first, then who they are: a part with its JSON is whole."""
+    if part.embedding is not None:
+        save_embedding(_vectors(folder, number), part.embedding, ids=part.ids)
+    about = {
+        "items": len(part),
+        "labels": part.labels,
+        "paths": part.paths,
+        "metadata": part.metadata if any(part.metadata) else None,
+        "bad": part.bad,
+    }
+    write_json(_about(folder, number), about)
+
+
+def has_part(folder: Path, number: int) -> bool:
+    about = _about(folder, number)
+    return about.is_file() and (read_json(about)["items"] == 0 or _vectors(folder, number).is_file())
+
+
+def read_part(folder: Path, number: int) -> EmbeddedPart:
+    about = read_json(_about(folder, number))
+    bad = [BadImage(*entry) for entry in about["bad"]]
+    if about["items"] == 0:
+        return EmbeddedPart(None, [], [], [], [], bad)
+    stored = read_embedding(_vectors(folder, number))
+    if stored.ids is None:
+        raise InputError(f"{_vectors(folder, number)} has lost its ids; delete it and embed again.")
+    metadata = about["metadata"] or [{} for _ in stored.ids]
+    return EmbeddedPart(stored.embedding, stored.ids, about["labels"], about["paths"], metadata, bad)
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder} was not made by `doubtless embed`: it has no {MANIFEST}.")
+    return dict(read_json(path))
+
+
+def write_bad(folder: Path, bad: Sequence[BadImage]) -> None:
+    """id, path, reason of every skipped image; only a heading where there is none."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(BadImage._fields)
+    lines.writerows(bad)
+    write_text(folder / BAD, text.getvalue())
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Temporary files of a killed process, once all parts are there."""
+    for file in folder.glob(".part-*"):
+        file.unlink(missing_ok=True)
+
+
+def bad_of_part(folder: Path, number: int) -> list[BadImage]:
+    return [BadImage(*entry) for entry in read_json(_about(folder, number))["bad"]]
+
+
+def _vectors(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}.safetensors"
+
+
+def _about(folder: Path, number: int) -> Path:
+    return folder / f"part-{number:05d}.json"
+
+
+PartFormat = Literal["safetensors", "parquet"]
+FORMATS: tuple[PartFormat, ...] = ("safetensors", "parquet")
+ABOUT = b"doubtless"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class PartStore:
+    """The parts of one folder in one format; each is whole or not there."""
+
+    folder: Path
+    format: PartFormat = "safetensors"
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise InputError(f"There is no format {self.format!r}; accepted: {', '.join(FORMATS)}.")
+        if self.format == "parquet":
+            _arrow()
+
+    def has(self, number: int) -> bool:
+        return self._file(number).is_file() if self.format == "parquet" else has_part(self.folder, number)
+
+    def write(self, number: int, part: EmbeddedPart) -> None:
+        if self.format == "parquet":
+            write_bytes(self._file(number), encode_part(part))
+        else:
+            write_part(self.folder, number, part)
+
+    def read(self, number: int) -> EmbeddedPart:
+        if self.format == "parquet":
+            return decode_part(self._file(number).read_bytes())
+        return read_part(self.folder, number)
+
+    def bad(self, number: int) -> list[BadImage]:
+        if self.format != "parquet":
+            return bad_of_part(self.folder, number)
+        _, parquet = _arrow()
+        about = json.loads(parquet.read_schema(self._file(number)).metadata[ABOUT])
+        return [BadImage(*entry) for entry in about["bad"]]
+
+    def must_fit(self) -> None:
+        """Refuses a folder that was begun in the other format."""
+        if not (self.folder / MANIFEST).exists():
+            return
+        before = read_manifest(self.folder).get("format", FORMATS[0])
+        if before != self.format:
+            raise InputError(
+                f"{self.folder} was begun as {before}; continue it as it was begun, or name another folder."
+            )
+
+    def collect(self, count: int) -> list[BadImage]:
+        """Lists the bad images of those of `count` parts that are there in bad.csv; with all there, tidies up."""
+        there = [number for number in range(count) if self.has(number)]
+        bad = [image for number in there for image in self.bad(number)]
+        write_bad(self.folder, bad)
+        if len(there) == count:
+            remove_leftovers(self.folder)
+        return bad
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"part-{number:05d}.parquet"
+
+
+def read_parts(folder: str | Path) -> Iterator[EmbeddedPart]:
+    """All parts of a finished folder, in order, one at a time in memory; in whichever format it was made."""
+    about = read_manifest(folder)
+    store, count = PartStore(Path(folder), about.get("format", FORMATS[0])), int(about["parts"])
+    if missing := [number for number in range(count) if not store.has(number)]:
+        raise InputError(
+            f"{folder} is not finished: {len(missing)} of {count} parts are missing; continue it with the same "
+            "`doubtless embed`."
+        )
+    return (store.read(number) for number in range(count))
+
+
+def encode_part(part: EmbeddedPart) -> bytes:
+    """A part as the bytes of a parquet file; every number as it is, bit for bit."""
+    arrow, parquet = _arrow()
+    texts = {
+        "id": part.ids,
+        "label": part.labels,
+        "path": part.paths,
+        "metadata": [json.dumps(values, ensure_ascii=False) if values else None for values in part.metadata],
+    }
+    columns = {name: arrow.array(values, arrow.string()) for name, values in texts.items()}
+    about: dict[str, Any] = {"schema": SCHEMA, "bad": part.bad}
+    if part.embedding is not None:
+        about["family"] = part.embedding.family
+        columns |= _number_columns(part.embedding, about)
+    schema = arrow.schema(
+        [(name, values.type) for name, values in columns.items()], metadata={ABOUT: json.dumps(about)}
+    )
+    file = io.BytesIO()
+    parquet.write_table(arrow.table(list(columns.values()), schema=schema), file, compression="zstd")
+    return file.getvalue()
+
+
+def decode_part(data: bytes) -> EmbeddedPart:
+    """What `encode_part` was given."""
+    _, parquet = _arrow()
+    table = parquet.read_table(io.BytesIO(data))
+    about = json.loads(table.schema.metadata[ABOUT])
+    if about["schema"] > SCHEMA:
+        raise InputError(
+            f"A parquet part has schema {about['schema']}, this doubtless reads up to {SCHEMA}; update it."
+        )
+    texts = {name: table.column(name).to_pylist() for name in ("id", "label", "path", "metadata")}
+    return EmbeddedPart(
+        _embedding_of(table, about) if "family" in about else None,
+        texts["id"],
+        texts["label"],
+        texts["path"],
+        [json.loads(values) if values else {} for values in texts["metadata"]],
+        [BadImage(*entry) for entry in about["bad"]],
+    )
+
+
+def _number_columns(embedding: Embedding, about: dict[str, Any]) -> dict[str, Any]:
+    """One column a parameter, items first, and the uncertainty; the shapes of an item's numbers go into
+    `about`."""
+    arrow, _ = _arrow()
+    found, shapes = {}, {}
+    for name, axis in embedding.item_axes.items():
+        values = embedding.parameters[name].detach().cpu().movedim(axis, 0)  # (n, …)
+        shapes[name] = list(values.shape[1:])
+        flat = arrow.array(values.reshape(-1).numpy())
+        width = int(np.prod(shapes[name]))
+        found[name] = flat if not shapes[name] else arrow.FixedSizeListArray.from_arrays(flat, width)
+    if (uncertainty := embedding.uncertainty) is not None:
+        found["uncertainty"] = arrow.array(uncertainty.detach().cpu().numpy())
+    about["shapes"] = shapes
+    return found
+
+
+def _embedding_of(table: Any, about: dict[str, Any]) -> Embedding:
+    kind = FAMILIES[about["family"]]
+    parameters: dict[str, Tensor] = {}
+    for name, axis in kind.item_axes.items():
+        column, shape = table.column(name).combine_chunks(), about["shapes"][name]
+        flat = (column.flatten() if shape else column).to_numpy(zero_copy_only=False)
+        values = torch.from_numpy(flat.copy()).reshape(len(table), *shape)
+        parameters[name] = values.movedim(0, axis).contiguous()
+    return kind(parameters)
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("Parquet files need pyarrow: pip install 'doubtless[parquet]'.") from None
+    return pyarrow, parquet

@@ -1,0 +1,333 @@
+"""What users have already: vectors in .npy, .npz or .safetensors files, and a CSV that says who they are.
+
+labels.csv has a column `id` and a column `label`; `path` is the image's file, any other column metadata. Its rows
+are those of the vectors, in order; where the vectors bring ids of their own, rows are found by id.
+
+Vectors out of somebody's FAISS index: those it holds exactly (Flat, IVF-Flat, HNSW-Flat, with or without ids).
+
+Quantised vectors (PQ, scalar quantizers, additive ones) are approximations: they are refused, because distances
+and doubt measured on them would be wrong without a word. A refined index (`IndexRefineFlat`) still has the vectors.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from doubtless.embedding import FAMILIES, Embedding, read_embedding
+from doubtless.errors import InputError
+from doubtless.index.items import listed
+from doubtless.ingest.records import plain_metadata
+from doubtless.ingest.shards import EmbeddedPart, read_parts
+
+PART_ITEMS = 20_000
+"""Items that are handed on together."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """n vectors from outside, and who they are as far as their own file says."""
+
+    embedding: Embedding
+    ids: list[str] | None = None
+    labels: list[str | None] | None = None
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """A labels.csv: one entry a row."""
+
+    path: Path
+    ids: list[str]
+    labels: list[str | None]
+    paths: list[str | None]
+    metadata: list[dict[str, Any]]
+
+    @cached_property
+    def row_of(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.ids)}
+
+
+def imported(
+    embeddings: str | Path,
+    *,
+    labels: str | Path | None = None,
+    variance: str | Path | None = None,
+    family: str | None = None,
+) -> Iterator[EmbeddedPart]:
+    """Embeddings of a file or of a folder that `doubtless embed` made, as an index takes them.
+
+    variance: .npy (n,), (n, 1) or (n, D) beside vectors that have none; family: gaussian or projected-gaussian.
+    """
+    path = Path(embeddings)
+    table = None if labels is None else read_labels(labels)
+    if path.is_dir():
+        if variance is not None or family is not None:
+            raise InputError(
+                f"{path} says itself what its embeddings are; --variance and --family go with .npy."
+            )
+        parts = read_parts(path)
+        return (part if table is None else relabelled(part, table) for part in parts)
+    return joined(read_vectors(path, variance=variance, family=family), table)
+
+
+def read_vectors(
+    path: str | Path, *, variance: str | Path | None = None, family: str | None = None
+) -> Vectors:
+    """Vectors of a .npy (n, D), .npz or .safetensors file."""
+    path = Path(path)
+    if path.suffix != ".npy":
+        if variance is not None or family is not None:
+            raise InputError(f"--variance and --family go with .npy vectors; {path.name} holds its own.")
+        stored = read_embedding(path)
+        if len(stored.embedding) == 0:
+            raise InputError(f"{path} holds no vectors.")
+        codes = None if stored.labels is None else [str(code) for code in stored.labels.tolist()]
+        return Vectors(stored.embedding, stored.ids, None if codes is None else [*codes])
+    location = read_matrix(path)
+    if variance is None:
+        if family not in (None, "point"):
+            raise InputError(f"a {family} embedding needs --variance, a .npy of (n,), (n, 1) or (n, D).")
+        return Vectors(Embedding.point(location))
+    if family not in (None, "gaussian", "projected-gaussian"):
+        raise InputError(f"vectors with variances are gaussian or projected-gaussian, got family {family!r}.")
+    doubt = read_matrix(Path(variance), flat=True)
+    return Vectors(FAMILIES[family or "gaussian"]({"location": location, "variance": doubt}))
+
+
+def read_matrix(path: Path, *, flat: bool = False) -> Tensor:
+    """Floats (n, D) of a .npy file as float32; with `flat`, (n,) is taken as (n, 1)."""
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    try:
+        found = np.load(path, allow_pickle=False, mmap_mode="r")
+    except Exception as error:  # numpy raises many kinds for damaged files
+        raise InputError(f"{path} is no readable .npy file: {error}.") from error
+    if flat and found.ndim == 1:
+        found = found[:, None]
+    if found.ndim != 2 or not len(found) or not np.issubdtype(found.dtype, np.floating):
+        raise InputError(
+            f"{path} must hold floats (n, D){' or (n,)' if flat else ''}, got {found.dtype} {found.shape}."
+        )
+    return torch.from_numpy(np.array(found, dtype=np.float32))
+
+
+def read_labels(path: str | Path) -> LabelTable:
+    """A CSV with a heading: id, label, and where there are any path and metadata."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            heading, *rows = [row for row in csv.reader(lines) if row] or [[]]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} is no readable CSV file: {error}.") from error
+    heading = [name.strip() for name in heading]
+    _check_heading(path, heading)
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(heading):
+            raise InputError(f"Line {number} of {path} has {len(row)} cells, its heading {len(heading)}.")
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(heading)}
+    ids, labels, paths = (columns.pop(name, [""] * len(rows)) for name in ("id", "label", "path"))
+    _check_ids(path, ids)
+    typed = {name: _typed(cells) for name, cells in columns.items()}
+    metadata = [
+        plain_metadata({name: cells[row] for name, cells in typed.items()}) for row in range(len(rows))
+    ]
+    return LabelTable(
+        path, ids, [cell or None for cell in labels], [cell or None for cell in paths], metadata
+    )
+
+
+def joined(vectors: Vectors, table: LabelTable | None) -> Iterator[EmbeddedPart]:
+    """Vectors and what the table says of them, some at a time: by id where they have ids, else row by row."""
+    count = len(vectors.embedding)
+    ids = vectors.ids if vectors.ids is not None else [str(row) for row in range(count)]
+    _check_ids("the file of vectors", ids)
+    if table is not None and vectors.ids is None:
+        if len(table.ids) != count:
+            raise InputError(
+                f"{table.path} has {len(table.ids):,} rows for {count:,} vectors; there must be one each, in order."
+            )
+        ids = table.ids
+    nothing: list[None] = [None] * count
+    whole = EmbeddedPart(vectors.embedding, ids, vectors.labels or [*nothing], [*nothing], [{} for _ in ids])
+    if table is not None:
+        whole = relabelled(whole, table)
+    return (_slice(whole, slice(start, start + PART_ITEMS)) for start in range(0, count, PART_ITEMS))
+
+
+def relabelled(part: EmbeddedPart, table: LabelTable) -> EmbeddedPart:
+    """The same items with the table's labels and metadata, found by id; rows of the table may be left over."""
+    if missing := [name for name in part.ids if name not in table.row_of]:
+        raise InputError(
+            f"{table.path} has no row for {len(missing):,} of the vectors, by their ids {listed(missing)}."
+        )
+    rows = [table.row_of[name] for name in part.ids]
+    return EmbeddedPart(
+        part.embedding,
+        part.ids,
+        [table.labels[row] for row in rows],
+        [table.paths[row] or before for row, before in zip(rows, part.paths, strict=True)],
+        [{**before, **table.metadata[row]} for row, before in zip(rows, part.metadata, strict=True)],
+        part.bad,
+    )
+
+
+def _slice(part: EmbeddedPart, rows: slice) -> EmbeddedPart:
+    assert part.embedding is not None
+    return EmbeddedPart(
+        part.embedding[rows], part.ids[rows], part.labels[rows], part.paths[rows], part.metadata[rows]
+    )
+
+
+def _check_heading(path: Path, heading: Sequence[str]) -> None:
+    for name in ("id", "label"):
+        if name not in heading:
+            raise InputError(
+                f"{path} has no column {name!r}; its first line must name the columns id, label and any others, "
+                f"got {', '.join(heading[:6]) or 'nothing'}."
+            )
+    if len(set(heading)) != len(heading):
+        raise InputError(f"{path} names a column twice: {', '.join(heading)}.")
+
+
+def _check_ids(path: Path | str, ids: Sequence[str]) -> None:
+    if not all(ids):
+        raise InputError(f"{path} has an empty id in row {list(ids).index('') + 1}.")
+    if len(set(ids)) != len(ids):
+        seen: set[str] = set()
+        twice = list(dict.fromkeys(name for name in ids if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+        raise InputError(f"{path} has the ids {listed(twice)} more than once.")
+
+
+def _typed(cells: Sequence[str]) -> list[Any]:
+    """A column as whole numbers, floats or truth values where every cell is one, else as text; None where empty.
+
+    >>> _typed(["1", "", "-7"]), _typed(["1", "2.5"]), _typed(["007", "8"]), _typed(["true", "false"])
+    ([1, None, -7], [1.0, 2.5], ['007', '8'], [True, False])
+    """
+    given = [cell for cell in cells if cell]
+    if all(re.fullmatch(r"0|-?[1-9]\d{0,17}", cell) for cell in given):
+        return [int(cell) if cell else None for cell in cells]
+    if all(re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", cell) for cell in given) and all(
+        math.isfinite(float(cell)) for cell in given
+    ):
+        return [float(cell) if cell else None for cell in cells]
+    if all(cell in ("true", "false") for cell in given):
+        return [cell == "true" if cell else None for cell in cells]
+    return [cell or None for cell in cells]
+
+
+UNIT = 1e-3
+"""How far lengths may be from 1 for vectors to count as unit: half precision on the way."""
+
+
+class FaissVectors(NamedTuple):
+    """What a FAISS index held, and how it is to be searched to find the same neighbours."""
+
+    vectors: Vectors
+    score: str
+    notes: list[str]
+
+
+def read_faiss(path: str | Path) -> FaissVectors:
+    """Vectors and ids of a FAISS index file.
+
+    Unit vectors, and those of an inner-product index, become points searched by direction. An L2 index over
+    vectors of differing length becomes Gaussians of variance 0 searched by expected distance, which is then the
+    squared L2 distance.
+    """
+    import faiss
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"There is no file {path}.")
+    try:
+        index = faiss.read_index(str(path))  # owns what the downcast ones below look at
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise InputError(f"{path} is no FAISS index of float vectors that can be read: {reason}") from error
+    metric = index.metric_type
+    if metric not in (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT):
+        raise InputError(f"{path} is searched by FAISS's metric {metric}; accepted are L2 and inner product.")
+    values, ids = _contents(path, faiss.downcast_index(index))
+    if not len(values):
+        raise InputError(f"{path} holds no vectors.")
+    return _as_embedding(path, values, ids, is_l2=metric == faiss.METRIC_L2)
+
+
+def _as_embedding(
+    path: Path, values: NDArray[np.float32], ids: NDArray[np.int64] | None, *, is_l2: bool
+) -> FaissVectors:
+    names = None if ids is None else [str(number) for number in ids.tolist()]
+    location = torch.from_numpy(values)
+    is_unit = bool(((location.norm(dim=1) - 1).abs() < UNIT).all())
+    if is_l2 and not is_unit:
+        still = Embedding.gaussian(location, torch.zeros(len(location), 1))
+        note = (
+            f"{path.name} ranks by L2 distance of vectors of differing length; they are kept as Gaussians of "
+            "variance 0 and searched by expected distance, which is the same."
+        )
+        return FaissVectors(Vectors(still, names), "expected-distance", [note])
+    notes = (
+        []
+        if is_unit
+        else [
+            f"{path.name} ranks by inner products of vectors of differing length; here they are ranked by cosine."
+        ]
+    )
+    return FaissVectors(Vectors(Embedding.point(location), names), "direction", notes)
+
+
+def _contents(path: Path, index: Any) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+    """Vectors (n, D), and ids (n,) where they are not just 0 … n − 1."""
+    import faiss
+
+    if isinstance(index, faiss.IndexIDMap | faiss.IndexIDMap2):
+        own = faiss.vector_to_array(index.id_map).astype(np.int64)
+        values, inner = _contents(path, faiss.downcast_index(index.index))
+        return values, own if inner is None else own[inner]
+    if isinstance(index, faiss.IndexRefineFlat):
+        return _contents(path, faiss.downcast_index(index.refine_index))
+    if isinstance(index, faiss.IndexFlat | faiss.IndexHNSWFlat):
+        values = np.empty((index.ntotal, index.d), np.float32)
+        if len(values):
+            index.reconstruct_n(0, len(values), values)
+        return values, None
+    if isinstance(index, faiss.IndexIVFFlat) and type(index) is faiss.IndexIVFFlat:
+        return _inverted(index)
+    raise InputError(
+        f"{path} is a FAISS {type(index).__name__}, which does not hold the vectors as they were; accepted are "
+        "Flat, IVF-Flat, HNSW-Flat and Refine-Flat, with or without an IDMap. Import the vectors themselves "
+        "with --embeddings."
+    )
+
+
+def _inverted(index: Any) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
+    """An IVF index list by list, whatever ids were given; in the order of the ids."""
+    import faiss
+
+    lists, width = index.invlists, index.d
+    ids, values = [np.zeros(0, np.int64)], [np.zeros((0, width), np.float32)]
+    for number in range(index.nlist):
+        size = lists.list_size(number)
+        if size:
+            ids.append(faiss.rev_swig_ptr(lists.get_ids(number), size).astype(np.int64))
+            codes = faiss.rev_swig_ptr(lists.get_codes(number), size * lists.code_size)
+            values.append(codes.view(np.float32).reshape(size, width).copy())
+    found = np.concatenate(ids)
+    order = found.argsort(kind="stable")
+    is_count = bool(np.array_equal(found[order], np.arange(len(found))))
+    return np.concatenate(values)[order], None if is_count else found[order]

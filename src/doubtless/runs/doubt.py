@@ -1,0 +1,129 @@
+"""The combined doubt of a run: fitted on its validation part, asked about what the run is measured on.
+
+No test label and no stranger takes part in the fit. In a closed set novelty is against the training part; else
+against what the gallery holds, whose items then also say what is usual there, each among the others, unlabelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+import torch
+from torch import Tensor
+from doubtless.data import ImageSet, Progress
+from doubtless.embedding import Embedding
+from doubtless.search import Positions
+from doubtless.search.scores import ScoreName
+from doubtless.methods import Method
+from doubtless.doubt.doubt import Doubt
+from doubtless.doubt.queries import hits_with_truth
+from doubtless.doubt.novelty import Novelty, projection
+from doubtless.runs.data import EMBED_BATCH, features_of, image_batches
+
+
+SHOWN = frozenset({"disagreement", "novelty"})  # the other sources are free baselines, or learned
+FEWEST = 20  # known queries below which nothing is fitted
+
+
+@dataclass(frozen=True)
+class Described:
+    """Images as embedding and features before the head (n, W), narrowed; what says which of them are right."""
+
+    embedding: Embedding
+    features: Tensor
+    truth: Tensor | Positions
+
+
+class Reader:
+    """Embeds images and keeps their features, in one pass."""
+
+    def __init__(self, method: Method, *, progress: Progress | None = None) -> None:
+        self.method, self.progress = method, progress
+        self._narrow: Tensor | None = None
+
+    @torch.no_grad()
+    def __call__(self, images: ImageSet, truth: Tensor | Positions) -> Described:
+        embedded, narrowed = [], []
+        for features in self._features(images):
+            embedded.append(self.method.embed_features(features))
+            narrowed.append(self._narrowed(self.method.novelty_features(features)))
+        return Described(Embedding.cat(embedded), torch.cat(narrowed), truth)
+
+    def _features(self, images: ImageSet) -> Any:
+        method = self.method.eval()
+        if method.batch_kind == "features":  # a frozen encoder: its features are kept from run to run
+            yield from features_of(method, images, progress=self.progress).split(EMBED_BATCH)
+            return
+        for batch in image_batches(images, "embedding", self.progress):
+            yield method.encode(batch.to(method.device)).float()
+
+    def _narrowed(self, features: Tensor) -> Tensor:
+        """The same projection for every image of the run: distances of wide features are kept as they are seen."""
+        if self._narrow is None:
+            generator = torch.Generator().manual_seed(0)
+            found = projection(features.shape[1], generator=generator)
+            self._narrow = torch.empty(0) if found is None else found.to(features.device).float()
+        return features @ self._narrow if len(self._narrow) else features
+
+
+def fit_run_doubt(
+    validation: Described,
+    searched: Described,
+    *,
+    train: Described | None,
+    score: ScoreName,
+    mirrored: bool = False,
+) -> Doubt | None:
+    """The doubt for queries to `searched`; None where the validation part is too small.
+
+    train     what is not new in a closed set; None: open set
+    mirrored  the gallery is the training part: validation images search it as test images do
+    """
+    if len(validation.embedding) < FEWEST:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    known = None if train is None else Novelty.fit(train.features, generator=generator)
+    doubt = Doubt.fit(
+        validation.embedding,
+        validation.truth,
+        gallery=searched.embedding if mirrored else None,
+        gallery_labels=searched.truth if mirrored else None,
+        features=validation.features,
+        known=known,
+        score=score,
+        generator=generator,
+    )
+    if mirrored:
+        return doubt
+    return doubt.for_gallery(
+        searched.embedding,
+        labels=searched.truth,
+        features=searched.features,
+        known=known,
+        score=score,
+        generator=generator,
+    )
+
+
+def doubts_of(
+    doubt: Doubt, queries: Described, searched: Described, *, score: ScoreName, closed: bool
+) -> dict[str, Tensor]:
+    """The rows of an evaluation: the combined doubt, and the two sources nobody else measures."""
+    alone = queries is searched
+    itself = torch.arange(len(queries.embedding), device=queries.embedding.device) if alone else None
+    hits, positions = hits_with_truth(
+        queries.embedding, searched.embedding, searched.truth, itself=itself, score=score
+    )
+    own = None if closed else itself  # in a closed set what is known are the training images
+    given: dict[str, Any] = {"queries": queries.embedding, "positions": positions, "itself": own}
+    found = doubt.of(hits, queries.features, **given)
+    signals = doubt.signals(hits, queries.features, **given)
+    rows_of = {name: value for name, value in signals.items() if name in SHOWN}
+    return {"doubt": found.total} | rows_of
+
+
+def describe_doubt(doubt: Doubt) -> Mapping[str, Any]:
+    """What a reader of the numbers should know of the fit."""
+    weights = {name: round(weight, 3) for name, weight in doubt.weights.items()}
+    return {"level": doubt.level, "weights": weights, **doubt.record}

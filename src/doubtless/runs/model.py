@@ -1,0 +1,149 @@
+"""`Model`: the trained method of a run, ready to embed images of any kind; and which model made an embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+import torch
+from PIL import Image
+from torch import Tensor
+from doubtless.data import ImageSet, Preparation, Progress, decode_image, image_tensor
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.methods import Method
+from doubtless.runs.run import Run
+from doubtless.runs.data import EMBED_BATCH, embed_images
+import hashlib
+import json
+from pathlib import Path
+import torch
+from doubtless.errors import InputError
+from doubtless.methods import Method
+
+
+ImageLike = str | Path | Image.Image | Tensor
+
+
+class Model:
+    """A trained method, ready to embed images of any kind and size.
+
+    >>> model = load("runs/fashion")                                      # doctest: +SKIP
+    >>> embedding = model.embed(["shoe.jpg", "shirt.png"])                # doctest: +SKIP
+    >>> embedding.direction.shape, embedding.uncertainty                  # doctest: +SKIP
+    """
+
+    def __init__(self, method: Method, *, label_names: Sequence[str] = ()) -> None:
+        self.method = method
+        self.label_names = list(label_names)
+        self.preparation = Preparation(channels=method.spec.channels, size=method.spec.size)
+
+    def embed(
+        self, images: Tensor | ImageSet | Sequence[ImageLike], *, progress: Progress | None = None
+    ) -> Embedding:
+        """Embeds files, Pillow images, tensors (C, H, W) or a batch of them (n, C, H, W), bytes or [0, 1]."""
+        if isinstance(images, ImageSet):
+            return embed_images(self.method, images, progress=progress)
+        if len(images) == 0:
+            raise InputError("there is no image to embed.")
+        return Embedding.cat([self.method.embed(batch) for batch in self._batches(images, progress)])
+
+    @torch.no_grad()
+    def embed_with_features(
+        self, images: Tensor | Sequence[ImageLike], *, progress: Progress | None = None
+    ) -> tuple[Embedding, Tensor]:
+        """The same, and the features (n, F) before the head: what novelty is measured by, on the CPU both."""
+        method = self.method.eval()
+        if len(images) == 0:
+            raise InputError("there is no image to embed.")
+        embedded, kept = [], []
+        for batch in self._batches(images, progress):
+            features = method.encode(batch.to(method.device)).float()
+            embedded.append(method.embed_features(features))
+            kept.append(method.novelty_features(features))
+        return Embedding.cat(embedded).to("cpu"), torch.cat(kept).cpu()
+
+    def to(self, device: torch.device | str) -> Model:
+        self.method.to(device)
+        return self
+
+    def _batches(self, images: Tensor | Sequence[ImageLike], progress: Progress | None) -> Iterator[Tensor]:
+        starts: Any = range(0, len(images), EMBED_BATCH)
+        if progress is not None:
+            starts = progress(starts, "embedding", -(-len(images) // EMBED_BATCH))
+        for start in starts:
+            some = images[start : start + EMBED_BATCH]
+            yield torch.stack([self.preparation(pixels_of(image)) for image in some])
+
+
+def load(path: str | Path) -> Model:
+    """The model of a finished run, on the CPU."""
+    method = Run.open(path).load_method()
+    return Model(method, label_names=method.spec.label_names)
+
+
+def pixels_of(image: ImageLike) -> Tensor:
+    """One image of any kind as uint8 (C, H, W)."""
+    if isinstance(image, str | Path):
+        return decode_image(image)
+    if isinstance(image, Image.Image):
+        return image_tensor(image)
+    if image.dim() != 3:
+        raise InputError(f"an image must have shape (C, H, W), got {tuple(image.shape)}.")
+    if not image.is_floating_point():
+        return image
+    if not bool(torch.isfinite(image).all()) or float(image.min()) < 0 or float(image.max()) > 1:
+        raise InputError("an image of floats must lie in [0, 1], without NaN.")
+    return (image * 255).round().to(torch.uint8)
+
+
+
+
+NOT_RESULTS = ("data", "training", "evaluation", "base")
+"""Sections of a configuration that shape how weights come about, but not what they then give."""
+
+
+def model_fingerprint(method: Method) -> str:
+    """32 hexadecimal digits; the same for a run and its copy, another for any change of weights or version.
+
+    Weights (names, types, shapes, bytes), the method's name and version, what images it takes, and the sections
+    of its configuration that it reads when it embeds, such as the masks' seed of MC dropout.
+    """
+    spec, config = method.spec, method.config.to_dict()
+    model = {
+        key: value for key, value in config.get("model", {}).items() if key not in ("weights", "pretrained")
+    }
+    kept = {key: value for key, value in config.items() if key not in NOT_RESULTS} | {"model": model}
+    about = {
+        "method": method.name,
+        "version": method.version,
+        "channels": spec.channels,
+        "size": spec.size,
+        "config": kept,
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    for name, value in sorted(method.state_dict().items()):
+        plain = value.detach().cpu().contiguous()
+        digest.update(f"{name} {plain.dtype} {tuple(plain.shape)}\n".encode())
+        digest.update(plain.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def must_match(method: Method, expected: str | None, *, where: str | Path) -> None:
+    """Refuses a model that is not the one whose embeddings are there."""
+    if expected is not None and (found := model_fingerprint(method)) != expected:
+        raise InputError(
+            f"{where} holds embeddings of another model (fingerprint {expected[:12]}…) than this one "
+            f"({found[:12]}…, {method.name}); their distances would mean nothing."
+        )
+
+
+def best_device(accelerator: str) -> torch.device:
+    """The device that `training.accelerator` means here."""
+    use_gpu = accelerator != "cpu" and torch.cuda.is_available()
+    return torch.device("cuda" if use_gpu else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """What a table says it was measured on: ``NVIDIA H200``, ``cpu``."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,166 @@
+"""A run: the folder that holds everything of one training, from configuration to report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save as save_safetensors
+from doubtless import __version__
+from doubtless.config import Config, load_config
+from doubtless.data import Split
+from doubtless.errors import InputError, RunError
+from doubtless.files import read_json, write_bytes, write_json, write_text
+from doubtless.methods import DataSpec, Method, method_class
+
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """Paths and readers of a run folder.
+
+    config.yaml  split.json  model.safetensors  model.json  last.ckpt  log.csv  metrics.json  report.html
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: str | Path, config: Config) -> Run:
+        """A new run folder with its configuration; one that exists is never overwritten."""
+        run = cls(Path(path))
+        if run.path.exists() and any(run.path.iterdir() if run.path.is_dir() else [run.path]):
+            raise RunError(f"{path} exists already; name another folder, or continue it with --resume.")
+        write_text(run.path / "config.yaml", config.to_yaml())
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunError(f"There is no run folder {path}.")
+        if not (run.path / "config.yaml").is_file():
+            raise RunError(f"{path} is not a run: it has no config.yaml. `doubtless train` makes one.")
+        return run
+
+    @property
+    def config(self) -> Config:
+        return load_config(self.path / "config.yaml")
+
+    @property
+    def split(self) -> Split:
+        return Split.load(self.path / "split.json")
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "last.ckpt"
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.path / "model.json").is_file()
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """Rows of log.csv, numbers as numbers."""
+        import csv
+
+        file = self.path / "log.csv"
+        if not file.is_file():
+            return []
+        with file.open() as lines:
+            return [
+                {key: float(value) for key, value in row.items() if value} for row in csv.DictReader(lines)
+            ]
+
+    def save_model(self, method: Method) -> None:
+        """Weights first, then the description: a run with a model.json is complete."""
+        state = {name: value.detach().cpu().contiguous() for name, value in method.state_dict().items()}
+        write_bytes(
+            self.path / "model.safetensors", save_safetensors(state, metadata={"schema": str(SCHEMA)})
+        )
+        write_json(
+            self.path / "model.json",
+            {
+                "schema": SCHEMA,
+                "doubtless": __version__,
+                "method": method.name,
+                "method_version": method.version,
+                "data": {
+                    "channels": method.spec.channels,
+                    "size": method.spec.size,
+                    "label_names": method.spec.label_names,
+                },
+                "record": method.record(),
+            },
+        )
+
+    def load_method(self) -> Method:
+        """The trained method, on the CPU, in evaluation mode."""
+        if not self.is_finished:
+            raise RunError(f"{self.path} has no finished model; continue it with `doubtless train --resume`.")
+        about = read_json(self.path / "model.json")
+        if about.get("schema", 0) > SCHEMA:
+            raise RunError(
+                f"{self.path}/model.json has schema {about['schema']}, this doubtless {__version__} reads up to "
+                f"{SCHEMA}; update doubtless (it was written by {about.get('doubtless', 'a newer one')})."
+            )
+        try:
+            spec = DataSpec(**about["data"])
+        except (KeyError, TypeError) as error:
+            raise RunError(f"{self.path}/model.json is damaged ({error}); train again.") from error
+        method = method_class(self.config.method)(self._without_downloads(), spec)
+        method.folder = self.path
+        self._load_state(method)
+        return method.eval()
+
+    def _without_downloads(self) -> Config:
+        """The run's configuration less where the backbone came from: its weights are in the run."""
+        config = self.config
+        model = config.model.model_copy(update={"weights": None, "pretrained": False})
+        return config.model_copy(update={"model": model})
+
+    def _load_state(self, method: Method) -> None:
+        path = self.path / "model.safetensors"
+        try:
+            method.load_state_dict(load_safetensors(path.read_bytes()))
+        except FileNotFoundError:
+            raise RunError(f"{self.path} has no model.safetensors; train it again.") from None
+        except (SafetensorError, OSError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{path} is damaged or of another model ({reason}); train it again.") from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Lightning's training state, read as tensors and plain values only; damaged or newer files are a sentence."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise RunError(f"There is no checkpoint {path} to resume; start without --resume.") from None
+    except Exception as error:  # zip, zlib and torch each raise their own for a truncated file
+        reason = str(error).splitlines()[0]
+        raise RunError(
+            f"{path} is damaged and cannot be resumed ({reason}); start again elsewhere."
+        ) from error
+    if not isinstance(state, dict) or "doubtless" not in state:
+        raise RunError(f"{path} is not a checkpoint of doubtless.")
+    if state["doubtless"]["schema"] > SCHEMA:
+        raise RunError(
+            f"{path} has schema {state['doubtless']['schema']}, this doubtless {__version__} reads up to "
+            f"{SCHEMA}; update doubtless to resume it."
+        )
+    return state
+
+
+def same_config(run: Run, config: Config) -> None:
+    """Refuses to resume a run with another configuration than it began with."""
+    before, now = run.config.to_dict(), config.to_dict()
+    changed = [key for key in now if json.dumps(before.get(key)) != json.dumps(now[key])]
+    if changed:
+        raise InputError(
+            f"{run.path} began with another configuration ({', '.join(changed)} differ); resume it as it was."
+        )

@@ -1,0 +1,112 @@
+"""`create_app`: the HTTP API of a service, its documentation that needs no network, and the page."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from doubtless import __version__
+from doubtless.server.http import problems, routes, schemas
+from doubtless.server.http.binding import LOOPBACK
+from doubtless.server.http.security import Guard
+from doubtless.server.service.service import Service
+
+ABOUT = """Image retrieval that knows when it does not know.
+
+Every answer carries a decision (`answer`, `abstain`, `not-in-gallery`), the probability of every hit, and what it
+cannot promise. Errors are problem documents (RFC 9457)."""
+
+ASSETS = {
+    "/docs": ("docs.html", "text/html"),
+    "/docs/docs.js": ("docs.js", "text/javascript"),
+    "/docs/docs.css": ("docs.css", "text/css"),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
+)
+EXTRA_MODELS = (problems.Problem, schemas.SearchBody, schemas.CompareBody, schemas.ItemBody)
+
+
+def create_app(
+    service: Service, *, token: str | None = None, page: bool = True, hosts: Collection[str] | None = None
+) -> FastAPI:
+    """The application over a service, which it closes when it is shut down.
+
+    token   what callers must know; None: whoever can reach it may ask
+    page    whether the page is served at /
+    hosts   names under which it may be asked; None: without a token those of this machine, with one any
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(service.close)
+
+    app = FastAPI(
+        title="doubtless",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.include_router(routes.build(service))
+    problems.install(app)
+    _add_docs(app)
+    _describe(app, secured=token is not None)
+    if page:
+        from doubtless.server.page import mount_page
+
+        app = mount_page(app, service)
+    if hosts is None and token is None:
+        hosts = LOOPBACK
+    app.add_middleware(Guard, token=token, hosts=hosts, upload=service.limits.upload)
+    return app
+
+
+def _add_docs(app: FastAPI) -> None:
+    """A page that renders the OpenAPI document and tries it out; everything it needs is in the package."""
+    folder = resources.files("doubtless.server") / "docs"
+    for address, (name, media_type) in ASSETS.items():
+        body = (folder / name).read_bytes()
+
+        app.add_route(address, _asset(body, media_type), include_in_schema=False)
+
+
+def _asset(body: bytes, media_type: str) -> Callable[[Request], Response]:
+    return lambda _: Response(body, media_type=media_type, headers={"Content-Security-Policy": POLICY})
+
+
+def _describe(app: FastAPI, *, secured: bool) -> None:
+    """Completes the OpenAPI document: bodies that are read by hand, and the token."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes
+            )
+            parts = made.setdefault("components", {}).setdefault("schemas", {})
+            for model in EXTRA_MODELS:
+                own = model.model_json_schema(ref_template="#/components/schemas/{model}")
+                parts.update(own.pop("$defs", {}))
+                parts[model.__name__] = own
+            for name in ("HTTPValidationError", "ValidationError"):
+                parts.pop(name, None)
+            if secured:
+                made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                made["security"] = [{"token": []}]
+                made["paths"]["/healthz"]["get"]["security"] = []
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,214 @@
+"""The HTTP API: `POST /v1/search` and its companions, over a `Service`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from doubtless.embedding import Embedding
+from doubtless.server.http import bodies, problems, schemas
+from doubtless.server.http.bodies import FORM, JSON
+from doubtless.server.service.decoder import MEDIA_TYPES, Picture
+from doubtless.server.service.queue import Query
+from doubtless.server.service.service import Service, answer_of
+
+USUAL = (400, 401, 403, 408, 413, 415, 421, 422, 500, 503)
+"""Problems that any request with a body may meet."""
+SMALL = {"location": [0.1, -0.4, 0.8]}
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+SHOWN: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The image, as it was stored.",
+        "content": dict.fromkeys(MEDIA_TYPES.values(), BINARY),
+    }
+}
+ItemId = Annotated[str, Path(description="Id of an item.", examples=["shoe-17"], max_length=500)]
+
+
+def build(service: Service) -> APIRouter:
+    """The routes over a service."""
+    router = APIRouter()
+    for add in (_add_search, _add_compare, _add_embed, _add_store, _add_by_id, _add_about):
+        add(router, service)
+    return router
+
+
+def _add_search(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/search",
+        summary="Search with an image or an embedding",
+        tags=["asking"],
+        response_model=schemas.AnswerReply,
+        responses=problems.described(*USUAL),
+        openapi_extra=bodies.described(
+            schemas.SearchBody,
+            schemas.SearchForm,
+            "image",
+            example={"embedding": SMALL, "k": 5, "where": schemas.WHERE},
+        ),
+    )
+    async def search(request: Request) -> Response:
+        """The nearest items, how likely each is right, and whether that is enough for an answer."""
+        asked: schemas.SearchForm | schemas.SearchBody
+        if bodies.content_type(request, FORM, JSON) == FORM:
+            asked, (image,) = await bodies.read_form(request, schemas.SearchForm, "image")
+            question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
+            query = Query(pixels=(await _decoded(service, image)).pixels, question=question)
+        else:
+            asked = await bodies.read_json(request, schemas.SearchBody)
+            question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
+            query = Query(embedding=_given(service, asked.embedding), question=question)
+        reply = await asyncio.wrap_future(service.submit(query))
+        return _json(schemas.AnswerReply.of(answer_of(reply)))
+
+
+def _add_compare(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/compare",
+        summary="Do two images show the same?",
+        tags=["asking"],
+        response_model=schemas.CompareReply,
+        responses=problems.described(*USUAL),
+        openapi_extra=bodies.described(
+            schemas.CompareBody,
+            schemas.CompareForm,
+            "first",
+            "second",
+            example={"first": SMALL, "second": SMALL, "prior": 0.5},
+        ),
+    )
+    async def compare(request: Request) -> Response:
+        """P(same) of two images or embeddings under a prior, their cosine and expected squared distance."""
+        asked: schemas.CompareForm | schemas.CompareBody
+        if bodies.content_type(request, FORM, JSON) == FORM:
+            asked, images = await bodies.read_form(request, schemas.CompareForm, "first", "second")
+            first, second = await asyncio.gather(*(_embedded(service, image) for image in images))
+        else:
+            asked = await bodies.read_json(request, schemas.CompareBody)
+            first, second = (_given(service, one) for one in (asked.first, asked.second))
+        return _json(schemas.CompareReply.of(service.compare(first, second, prior=asked.prior)))
+
+
+def _add_embed(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/embed",
+        summary="Embed an image",
+        tags=["asking"],
+        response_model=schemas.EmbeddingReply,
+        responses=problems.described(*USUAL),
+        openapi_extra=bodies.described(None, schemas.EmbedForm, "image"),
+    )
+    async def embed(request: Request) -> Response:
+        """The distribution that the model makes of an image; a search or a comparison takes it as it is."""
+        bodies.content_type(request, FORM)
+        _, (image,) = await bodies.read_form(request, schemas.EmbedForm, "image")
+        return _json(schemas.EmbeddingReply.of(service.fitted(await _embedded(service, image))))
+
+
+def _add_store(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/items",
+        status_code=201,
+        summary="Store an item",
+        tags=["items"],
+        response_model=schemas.ItemReply,
+        responses=problems.described(*USUAL, 409),
+        openapi_extra=bodies.described(
+            schemas.ItemBody,
+            schemas.ItemForm,
+            "image",
+            example={"embedding": SMALL, "id": "shoe-17", "label": "Sneaker", "metadata": {"shelf": 3}},
+        ),
+    )
+    async def store(request: Request) -> Response:
+        """Stores an image, with a copy of it, or an embedding. What is acknowledged is on the disk."""
+        service.items.refuse_read_only()
+        asked: schemas.ItemForm | schemas.ItemBody
+        image, suffix = None, ""
+        if bodies.content_type(request, FORM, JSON) == FORM:
+            asked, (image,) = await bodies.read_form(request, schemas.ItemForm, "image")
+            picture = await _decoded(service, image)
+            reply = await asyncio.wrap_future(service.submit(Query(pixels=picture.pixels)))
+            embedding, suffix = reply.embedding, picture.suffix
+        else:
+            asked = await bodies.read_json(request, schemas.ItemBody)
+            embedding = _given(service, asked.embedding)
+        id = asked.id or secrets.token_hex(16)
+        await run_in_threadpool(
+            service.items.add,
+            id,
+            embedding,
+            label=asked.label,
+            metadata=asked.metadata,
+            image=image,
+            suffix=suffix,
+        )
+        address = None if image is None else schemas.image_address(id)
+        return _json(schemas.ItemReply(id=id, image=address), status=201)
+
+
+def _add_by_id(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/v1/items/{id:path}/image",
+        summary="The image of an item",
+        tags=["items"],
+        response_class=Response,
+        responses=SHOWN | problems.described(400, 401, 404, 421, 422, 500),
+    )
+    def image(id: ItemId) -> Response:
+        """Only images of items, and only of the accepted types."""
+        found = service.image_of(id)
+        return Response(found.data, media_type=found.media_type, headers={"Content-Disposition": "inline"})
+
+    @router.delete(
+        "/v1/items/{id:path}",
+        status_code=204,
+        summary="Remove an item",
+        tags=["items"],
+        response_class=Response,
+        responses=problems.described(400, 401, 403, 404, 421, 422, 500),
+    )
+    def remove(id: ItemId) -> Response:
+        """Takes an item out, and the copy of its image that was stored with it."""
+        service.remove([id])
+        return Response(status_code=204)
+
+
+def _add_about(router: APIRouter, service: Service) -> None:
+    @router.get(
+        "/v1/info",
+        summary="What is served",
+        tags=["about"],
+        responses=problems.described(400, 401, 421, 500),
+    )
+    def info() -> schemas.InfoReply:
+        """Index, model, promises of the calibration, drift, limits."""
+        return schemas.InfoReply.model_validate(service.info())
+
+    @router.get("/healthz", summary="Is it alive?", tags=["about"], responses=problems.described(400, 421))
+    async def health() -> schemas.HealthReply:
+        """Answers without a token."""
+        return schemas.HealthReply()
+
+
+async def _decoded(service: Service, image: bytes) -> Picture:
+    return await asyncio.wrap_future(service.decode(image))
+
+
+async def _embedded(service: Service, image: bytes) -> Embedding:
+    picture = await _decoded(service, image)
+    return (await asyncio.wrap_future(service.submit(Query(pixels=picture.pixels)))).embedding
+
+
+def _given(service: Service, body: schemas.EmbeddingBody) -> Embedding:
+    return service.fitted(body.embedding(service.index.family))
+
+
+def _json(reply: BaseModel, status: int = 200) -> Response:
+    return Response(reply.model_dump_json(), status, media_type=JSON)

@@ -1,0 +1,253 @@
+"""What requests and replies look like: checked at the border, and the source of the OpenAPI document."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstraints
+
+from doubtless.calibration.pairs import Comparison
+from doubtless.embedding import FAMILIES, Embedding
+from doubtless.errors import InputError
+from doubtless.gallery.answer import Answer
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
+Id = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00\r\n]+$")]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r'^[^\x00"\\]+$')]
+Scalar = bool | Whole | Number | Text | None
+Where = Annotated[dict[Key, Scalar | list[Scalar]], Field(max_length=20)]
+Confidence = Annotated[float, Field(gt=0, lt=1, description="Of the covering set.")]
+Prior = Annotated[float, Field(gt=0, lt=1, description="How likely two such images are the same beforehand.")]
+Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
+Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
+
+WHERE = {"label": ["Sneaker", "Sandal"], "shelf": 3}
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class EmbeddingBody(Strict):
+    """A distribution over embedding space, of the family that the index holds."""
+
+    location: Annotated[list[Number], Field(min_length=1, max_length=65_536)]
+    variance: Annotated[list[Number], Field(min_length=1, max_length=65_536)] | None = Field(
+        None, description="Of Gaussian families: one number, or one a dimension."
+    )
+    concentration: Number | None = Field(None, description="Of von Mises-Fisher distributions.")
+
+    def embedding(self, family: str) -> Embedding:
+        """One item of the index's family."""
+        given = {"location": torch.tensor([self.location], dtype=torch.double)}
+        if self.variance is not None:
+            given["variance"] = torch.tensor([self.variance], dtype=torch.double)
+        if self.concentration is not None:
+            given["concentration"] = torch.tensor([self.concentration], dtype=torch.double)
+        wanted = set(FAMILIES[family].item_axes)
+        if set(given) != wanted:
+            raise InputError(
+                f"an embedding of this index ({family}) has {', '.join(sorted(wanted))}; got "
+                f"{', '.join(sorted(given))}."
+            )
+        return FAMILIES[family](given)
+
+
+class SearchBody(Strict):
+    """A search with an embedding."""
+
+    embedding: EmbeddingBody
+    k: Count = 10
+    where: Where | None = None
+    confidence: Confidence = 0.9
+
+
+class SearchForm(BaseModel):
+    """The fields beside the image of a search."""
+
+    model_config = ConfigDict(extra="forbid")
+    k: Count = 10
+    where: Json[Where | None] | None = None
+    confidence: Confidence = 0.9
+
+
+class CompareBody(Strict):
+    """Two embeddings to be compared."""
+
+    first: EmbeddingBody
+    second: EmbeddingBody
+    prior: Prior = 0.5
+
+
+class CompareForm(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    prior: Prior = 0.5
+
+
+class EmbedForm(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ItemBody(Strict):
+    """An item to be stored, with its embedding."""
+
+    embedding: EmbeddingBody
+    id: Id | None = Field(None, description="One is made up where none is given.")
+    label: Text | None = None
+    metadata: Metadata | None = None
+
+
+class ItemForm(BaseModel):
+    """The fields beside the image of an item to be stored."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: Id | None = None
+    label: Text | None = None
+    metadata: Json[Metadata | None] | None = None
+
+
+class HitReply(BaseModel):
+    """One item that was found."""
+
+    id: str
+    label: str | None
+    score: float | None = Field(description="Cosine.")
+    probability: float | None = Field(description="That it is right; null before calibration.")
+    expected_squared_distance: float | None
+    metadata: dict[str, Any]
+    image: str | None = Field(description="Where its image is, if it has one.")
+
+
+class AnswerReply(BaseModel):
+    """What a query is told."""
+
+    decision: Literal["answer", "abstain", "not-in-gallery"]
+    hits: list[HitReply]
+    covering_set: list[str] | None = Field(
+        description="Ids that contain a match with the confidence asked for."
+    )
+    doubt: float | None
+    parts: dict[str, float | None] = Field(description="Where the doubt comes from.")
+    reason: str
+    warnings: list[str] = Field(description="What this answer cannot promise.")
+
+    @classmethod
+    def of(cls, answer: Answer) -> AnswerReply:
+        hits = [
+            HitReply(
+                id=hit.id,
+                label=hit.label,
+                score=_finite(hit.score),
+                probability=_finite(hit.probability),
+                expected_squared_distance=_finite(hit.expected_squared_distance),
+                metadata=dict(hit.metadata),
+                image=None if hit.path is None else image_address(hit.id),
+            )
+            for hit in answer.hits
+        ]
+        return cls(
+            decision=answer.decision,
+            hits=hits,
+            covering_set=None if answer.covering_set is None else list(answer.covering_set),
+            doubt=_finite(answer.doubt),
+            parts={name: _finite(value) for name, value in answer.parts.items()},
+            reason=answer.reason,
+            warnings=list(answer.warnings),
+        )
+
+
+class CompareReply(BaseModel):
+    """Two images beside each other."""
+
+    same: bool | None = Field(description="null where the index has no calibration of pairs.")
+    probability: float | None
+    prior: float
+    cosine: float
+    expected_squared_distance: float | None
+    uncertainty: list[float | None] | None = Field(description="Of both; null for points.")
+
+    @classmethod
+    def of(cls, found: Comparison) -> CompareReply:
+        doubts = None if found.uncertainty is None else [_finite(one) for one in found.uncertainty]
+        return cls(
+            same=found.same,
+            probability=found.probability,
+            prior=found.prior,
+            cosine=found.cosine,
+            expected_squared_distance=_finite(found.expected_squared_distance),
+            uncertainty=doubts,
+        )
+
+
+class EmbeddingReply(BaseModel):
+    """What the model makes of an image, in the form in which a search takes it."""
+
+    family: str
+    location: list[float]
+    variance: list[float] | None = None
+    concentration: float | None = None
+    uncertainty: float | None = Field(description="Higher is less sure; null for points.")
+
+    @classmethod
+    def of(cls, embedding: Embedding) -> EmbeddingReply:
+        """Of one item."""
+        values = {name: value[0].tolist() for name, value in embedding.parameters.items()}
+        doubt = embedding.uncertainty
+        values["location"] = embedding.location[0].tolist()
+        known = {name: values[name] for name in ("location", "variance", "concentration") if name in values}
+        return cls(
+            family=embedding.family,
+            uncertainty=None if doubt is None else _finite(float(doubt)),
+            **known,  # type: ignore[arg-type]
+        )
+
+
+class ItemReply(BaseModel):
+    """An item that is stored, durably."""
+
+    id: str
+    image: str | None
+
+
+class ModelReply(BaseModel):
+    method: str
+    fingerprint: str | None
+    channels: int
+    size: int
+
+
+class InfoReply(BaseModel):
+    """What is served."""
+
+    version: str
+    items: int
+    labels: int
+    family: str
+    dim: int
+    score: str
+    model: ModelReply | None
+    read_only: bool
+    calibrated: bool
+    promise: dict[str, Any] | None
+    pairs_calibrated: bool
+    drift: dict[str, Any] | None
+    limits: dict[str, float]
+    batching: dict[str, float]
+
+
+class HealthReply(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+def image_address(id: str) -> str:
+    return f"/v1/items/{quote(id, safe='')}/image"
+
+
+def _finite(value: float | None) -> float | None:
+    """None where it is infinite: JSON has no word for that."""
+    return value if value is not None and math.isfinite(value) else None

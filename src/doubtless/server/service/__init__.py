@@ -1,0 +1,1 @@
+"""What is served, without HTTP: requests of many askers, batched and answered."""

@@ -1,0 +1,189 @@
+"""`Items`: storing, removing and showing single items of an index that is served.
+
+`Shelf`: copies of images that came with items over HTTP, in the folder `images` of the index.
+
+A file's name is a hash of the item's id and the image's bytes: made here, never by a request. While an item is
+being stored or removed, a note with its id lies in `images/pending`; what a killed process left half done is found
+by these notes and cleared away when the index is next opened for writing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from doubtless.embedding import Embedding
+from doubtless.files import write_bytes, write_text
+from doubtless.index.base import Index, folder_beside
+from doubtless.index.sqlite import Item
+from doubtless.server.service.decoder import sniffed
+from doubtless.server.service.errors import ConflictError, NotFoundError, ReadOnlyError
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """An item's image as it lies on the disk."""
+
+    data: bytes
+    media_type: str
+
+
+class Items:
+    """The items of an index; changes come one after the other.
+
+    largest      bytes of an image that is shown
+    image_root   if given, only images below this folder are shown, and those kept in the index itself
+    """
+
+    def __init__(
+        self, index: Index, *, read_only: bool, largest: int, image_root: Path | None = None
+    ) -> None:
+        self.index, self.read_only, self.largest = index, read_only, largest
+        self.image_root = None if image_root is None else image_root.resolve()
+        self.folder = folder_beside(index.path)
+        self.shelf = Shelf(self.folder)
+        self.writing = threading.Lock()
+        if not read_only:
+            self.shelf.recover(self._path_of)
+
+    def get(self, id: str) -> Item:
+        row = self.index.rows_of([id]).get(id)
+        if row is None:
+            raise NotFoundError("there is no item of this id.")
+        return self.index.items([row])[0]
+
+    def add(
+        self,
+        id: str,
+        embedding: Embedding,
+        *,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        image: bytes | None = None,
+        suffix: str = "",
+    ) -> None:
+        """Stores one item; it, and the copy of its image in the index, are durable when this returns."""
+        self.refuse_read_only()
+        with self.writing:
+            if self.index.rows_of([id]):
+                raise ConflictError(
+                    "there is an item of this id already; remove it first, or choose another id."
+                )
+            if image is None:
+                self.index.add(embedding, [id], labels=[label], metadata=[metadata])
+                return
+            place = self.shelf.place(id, image, suffix)
+            with self.shelf.changing(place, id, self._path_of):
+                self.shelf.write(place, image)
+                self.index.add(embedding, [id], labels=[label], paths=[place], metadata=[metadata])
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out one by one, and the images that were stored with them."""
+        self.refuse_read_only()
+        with self.writing:
+            for id in ids:
+                path = self.get(id).path
+                if path is None or not self.shelf.holds(path):
+                    self.index.remove([id])
+                    continue
+                with self.shelf.changing(path, id, self._path_of):
+                    self.index.remove([id])
+
+    def image(self, id: str) -> StoredImage:
+        """The image of an item, if it is one of an accepted type that may be shown."""
+        path = self.get(id).path
+        file = None if path is None else self._image_file(path)
+        nothing = NotFoundError("this item has no image that can be shown.")
+        try:
+            if file is None or not file.is_file() or file.stat().st_size > self.largest:
+                raise nothing
+            data = file.read_bytes()
+        except OSError:
+            raise nothing from None
+        media_type = sniffed(data)
+        if media_type is None:
+            raise nothing
+        return StoredImage(data, media_type)
+
+    def refuse_read_only(self) -> None:
+        if self.read_only:
+            raise ReadOnlyError("this service is read-only.")
+
+    def _path_of(self, id: str) -> str | None:
+        row = self.index.rows_of([id]).get(id)
+        return None if row is None else self.index.items([row])[0].path
+
+    def _image_file(self, path: str) -> Path | None:
+        """Where an item's path, which the index knows, leads; None where it may not be followed."""
+        if self.shelf.holds(path):
+            root, file = self.folder.resolve(), self.shelf.file(path)
+        elif self.image_root is not None:
+            root, file = self.image_root, self.image_root / path
+        else:  # as whoever made the index recorded it
+            return Path(path) if os.path.isabs(path) else None
+        found = Path(os.path.realpath(file))
+        return found if found.is_relative_to(root) else None
+
+
+FOLDER = "images"
+PENDING = "pending"
+
+
+class Shelf:
+    """Images of an index, each for one item.
+
+    >>> shelf = Shelf(Path("gallery"))
+    >>> shelf.place("shoe", b"...", ".png").startswith("images/")
+    True
+    """
+
+    def __init__(self, index: Path) -> None:
+        self.index = index
+
+    def place(self, id: str, data: bytes, suffix: str) -> str:
+        """Where an item's image is kept, relative to the index: the path that the item has there."""
+        digest = hashlib.sha256(b"%d\0" % len(id.encode()) + id.encode() + data).hexdigest()
+        return f"{FOLDER}/{digest[:2]}/{digest}{suffix}"
+
+    def holds(self, path: str | None) -> bool:
+        """Whether an item's path is a place of this shelf."""
+        return path is not None and path.startswith(f"{FOLDER}/")
+
+    def file(self, place: str) -> Path:
+        return self.index / place
+
+    def write(self, place: str, data: bytes) -> None:
+        """Durable when it returns."""
+        write_bytes(self.file(place), data)
+
+    @contextlib.contextmanager
+    def changing(self, place: str, id: str, stored: Callable[[str], str | None]) -> Iterator[None]:
+        """Around storing or removing an item: afterwards, and also after an error, the file is there exactly if
+        the index has the item with it. `stored`: id → the item's path."""
+        note = self.index / FOLDER / PENDING / Path(place).name
+        write_text(note, f"{place}\n{id}")
+        try:
+            yield
+        finally:
+            self._settle(place, id, stored)
+            note.unlink(missing_ok=True)
+
+    def recover(self, stored: Callable[[str], str | None]) -> int:
+        """Clears away what a killed process has left; how many changes it was at."""
+        notes = [*(self.index / FOLDER / PENDING).glob("*.*")]
+        for note in notes:
+            place, _, id = note.read_text().partition("\n")
+            if place == f"{FOLDER}/{note.name[:2]}/{note.name}":  # a note cut short names nothing
+                self._settle(place, id, stored)
+            note.unlink(missing_ok=True)
+        return len(notes)
+
+    def _settle(self, place: str, id: str, stored: Callable[[str], str | None]) -> None:
+        if stored(id) != place:
+            self.file(place).unlink(missing_ok=True)

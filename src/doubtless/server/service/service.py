@@ -1,0 +1,320 @@
+"""`Service`: an index, its model and its calibration, ready for many askers at once. API and page both use it.
+
+Everything may be called from any thread. Images and embeddings of all callers go through one `Batcher`; uploads are
+decoded by a `Decoder` within limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from doubtless import __version__
+from doubtless.calibration.pairs import PART as PAIRS
+from doubtless.calibration.pairs import Comparison, PairCalibrator, compare
+from doubtless.calibration.risk import RiskControl
+from doubtless.doubt.doubt import Doubt
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.gallery.answer import Answer
+from doubtless.gallery.answerer import Answerer, Answering
+from doubtless.gallery.model import model_of
+from doubtless.index.base import Index, open_index
+from doubtless.index.forms import fitting
+from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
+from doubtless.server.service.drift import Drift
+from doubtless.server.service.items import Items, StoredImage
+from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
+
+if TYPE_CHECKING:
+    from doubtless.runs.model import Model
+
+
+ImageLike = bytes | Image.Image | Tensor
+"""An image: the bytes of a file, a Pillow image, or a tensor (C, H, W), uint8 or floats in [0, 1]."""
+
+
+class Service:
+    """Answers from an index.
+
+    >>> with Service.open("shoes") as service:                                    # doctest: +SKIP
+    ...     answer = service.answer_images([Path("shoe.jpg").read_bytes()], k=5)[0]
+    >>> answer.decision, answer.hits[0].probability                               # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        model: Model | None = None,
+        read_only: bool = False,
+        limits: Limits | None = None,
+        batching: Batching | None = None,
+        image_root: Path | None = None,
+    ) -> None:
+        """`image_root`: if given, only images below this folder are shown, and those kept in the index itself."""
+        self.index, self.model, self.read_only = index, model, read_only
+        self.limits = limits or Limits()
+        self.items = Items(index, read_only=read_only, largest=self.limits.upload, image_root=image_root)
+        self.answerer = Answerer(index)
+        pairs, control = index.load_part(PAIRS), self.answerer.parts.risk
+        self.pairs = None if pairs is None else PairCalibrator.from_state(*pairs)
+        self.drift = None if control is None else Drift(_tested(control).numpy())
+        self.engine = Engine(
+            self.answerer,
+            None if model is None else model.method,
+            with_features=self._doubts_features(),
+            drift=self.drift,
+        )
+        self.decoder = None if model is None else Decoder(model.preparation, self.limits)
+        self.batcher: Batcher[Query, Reply] = Batcher(
+            self.engine.answer, batching, coming=lambda: 0 if self.decoder is None else self.decoder.pending
+        )
+        if model is not None:
+            _warm_up(model)
+
+    @classmethod
+    def open(
+        cls,
+        index: str | Path,
+        *,
+        model: str | Path | None = None,
+        read_only: bool = False,
+        limits: Limits | None = None,
+        batching: Batching | None = None,
+        image_root: str | Path | None = None,
+    ) -> Service:
+        """Opens an index and the model of the run `model`, by default of the run that the index remembers.
+
+        An index of vectors that remembers none is served without: it can be asked with embeddings only.
+        """
+        opened = open_index(index, writable=not read_only)
+        try:
+            return cls(
+                opened,
+                model=model_of(opened, None if model is None else Path(model)),
+                read_only=read_only,
+                limits=limits,
+                batching=batching,
+                image_root=None if image_root is None else Path(image_root),
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    def answer_images(
+        self,
+        images: Sequence[ImageLike],
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        confidence: float = 0.9,
+        watched: bool = True,
+    ) -> list[Answer]:
+        """An answer to every image. watched=False: these do not count when drift is looked for."""
+        question = self.question(k, where=where, confidence=confidence, watched=watched)
+        prepared = [self._prepared(image) for image in images]
+        futures = [self.submit(Query(pixels=pixels, question=question)) for pixels in prepared]
+        return [answer_of(future.result()) for future in futures]
+
+    def answer_embedding(
+        self,
+        embedding: Embedding,
+        k: int = 10,
+        *,
+        where: Mapping[str, Any] | None = None,
+        confidence: float = 0.9,
+        watched: bool = True,
+    ) -> list[Answer]:
+        """An answer to every item of an embedding."""
+        question = self.question(k, where=where, confidence=confidence, watched=watched)
+        fitted = self.fitted(embedding)
+        futures = [self.submit(Query(embedding=fitted[row], question=question)) for row in range(len(fitted))]
+        return [answer_of(future.result()) for future in futures]
+
+    def embed(self, images: Sequence[ImageLike]) -> Embedding:
+        """What the model makes of images, on the CPU."""
+        if not images:
+            raise InputError("there is no image to embed.")
+        prepared = [self._prepared(image) for image in images]
+        futures = [self.submit(Query(pixels=pixels)) for pixels in prepared]
+        return Embedding.cat([future.result().embedding for future in futures])
+
+    def compare(
+        self, first: ImageLike | Embedding, second: ImageLike | Embedding, *, prior: float = 0.5
+    ) -> Comparison:
+        """Do two images, or embeddings of one item each, show the same? `prior`: how likely that is beforehand."""
+        one, other = (
+            self.fitted(image if isinstance(image, Embedding) else self.embed([image]))
+            for image in (first, second)
+        )
+        return compare(one, other, self.pairs, prior=prior)
+
+    # -- asking without waiting in a thread: the API --------------------------------------------------
+
+    def decode(self, data: bytes) -> Future[Picture]:
+        """An upload as what the model takes, decoded within the limits by threads of the service."""
+        return self._needed_decoder().submit(data)
+
+    def submit(self, query: Query) -> Future[Reply]:
+        """A query with what `decode` gave, or with an embedding that `fitted` gave, and what `question` gave."""
+        return self.batcher.submit(query)
+
+    def question(
+        self,
+        k: int,
+        *,
+        where: Mapping[str, Any] | None = None,
+        confidence: float = 0.9,
+        watched: bool = True,
+    ) -> Question:
+        if not 1 <= k <= self.limits.k:
+            raise InputError(f"k must lie between 1 and {self.limits.k}, got {k}.")
+        if not 0 < confidence < 1:
+            raise InputError(f"confidence must lie between 0 and 1, got {confidence}.")
+        return Question(k, where, confidence, watched)
+
+    def fitted(self, embedding: Embedding) -> Embedding:
+        """As the index takes it; refused where it is of another kind, or points nowhere."""
+        fitted = fitting(embedding, self.index.settings)
+        if not bool(
+            ((fitted.direction.norm(dim=1) - 1).abs() < 1e-3).all()
+        ):  # zero, or too large to be squared
+            raise InputError("an embedding has a location without a direction: it is zero, or far too large.")
+        return fitted
+
+    # -- items ---------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        id: str,
+        image: bytes | Embedding,
+        *,
+        label: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Stores an item of an image file's bytes, with a copy of it, or of an embedding; durable on return."""
+        self.items.refuse_read_only()
+        if isinstance(image, Embedding):
+            self.items.add(id, image, label=label, metadata=metadata)
+            return
+        picture = self.decode(image).result()
+        embedding = self.submit(Query(pixels=picture.pixels)).result().embedding
+        self.items.add(id, embedding, label=label, metadata=metadata, image=image, suffix=picture.suffix)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out, and the images that were stored with them."""
+        self.items.remove(ids)
+
+    def image_of(self, id: str) -> StoredImage:
+        """`data` and `media_type` of an item's image; `NotFoundError` where there is none to show."""
+        return self.items.image(id)
+
+    # -- itself --------------------------------------------------------------------------------------
+
+    def info(self) -> dict[str, Any]:
+        """What is served: plain values, no paths."""
+        index, parts, batcher = self.index, self.answerer.parts, self.batcher
+        return {
+            "version": __version__,
+            "items": len(index),
+            "labels": len(index.label_names),
+            "family": index.family,
+            "dim": index.dim,
+            "score": index.settings.score,
+            "model": None if self.model is None else _model(self.model, index.model),
+            "read_only": self.read_only,
+            "calibrated": parts.calibrator is not None,
+            "promise": _promise(parts),
+            "pairs_calibrated": self.pairs is not None,
+            "drift": None if self.drift is None else asdict(self.drift.state),
+            "limits": asdict(self.limits),
+            "batching": asdict(batcher.settings) | {"batches": batcher.batches, "queries": batcher.items},
+        }
+
+    def close(self) -> None:
+        """Finishes what was asked, then lets go of the index. Closing twice is allowed."""
+        if self.decoder is not None:
+            self.decoder.close()
+        self.batcher.close()
+        with self.items.writing:
+            self.index.close()
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _needed_decoder(self) -> Decoder:
+        if self.decoder is None:
+            raise InputError("this index is served without a model; ask with embeddings.")
+        return self.decoder
+
+    def _prepared(self, image: ImageLike) -> Tensor:
+        """(C, H, W) as the model takes it."""
+        from doubtless.runs.model import pixels_of
+
+        decoder = self._needed_decoder()
+        if isinstance(image, bytes):
+            return decoder.submit(image).result().pixels
+        assert self.model is not None
+        pixels = pixels_of(image)
+        refuse_shape(pixels.shape[2], pixels.shape[1], self.limits)
+        return self.model.preparation(pixels)
+
+    def _doubts_features(self) -> bool:
+        """Whether the doubt was fitted with features before the head, rather than with directions."""
+        doubt = self.answerer.doubt
+        return isinstance(doubt, Doubt) and doubt.wants_features
+
+
+def answer_of(reply: Reply) -> Answer:
+    """Of a query that asked a question."""
+    assert reply.answer is not None
+    return reply.answer
+
+
+def _warm_up(model: Model) -> None:
+    """Embeds one black image of another size: what is imported and allocated at a first time is so from here on."""
+    size = model.method.spec.size
+    model.embed(torch.zeros(1, 3, size, 2 * size, dtype=torch.uint8))
+
+
+def _tested(control: RiskControl) -> Tensor:
+    """Doubts of the calibration queries that nothing was fitted on or chosen by."""
+    doubt, _, pilot = control.evidence
+    return doubt[~pilot]
+
+
+def _model(model: Model, fingerprint: str | None) -> dict[str, Any]:
+    spec, method = model.method.spec, model.method.name
+    return {"method": method, "fingerprint": fingerprint, "channels": spec.channels, "size": spec.size}
+
+
+def _promise(parts: Answering) -> dict[str, Any] | None:
+    control = parts.risk
+    if control is None:
+        return None
+    return {
+        "sentence": control.sentence(),
+        "target_error": control.target_error,
+        "confidence": control.confidence,
+        "met": control.met,
+        "threshold": control.threshold if math.isfinite(control.threshold) else None,
+        "coverage": control.coverage,
+        "queries": control.queries,
+        "false_alarm": None if parts.presence is None else parts.presence.false_alarm,
+    }
