@@ -31,7 +31,7 @@ from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
 from doubtless.data import ImageSet
-from doubtless.doubt.doubt import PART, Doubt
+from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.embedding import Embedding
 from doubtless.files import write_text
@@ -110,7 +110,7 @@ class Measured:
         names = [self.source.label_names[int(label)] for label in images.labels]
         index.add(described.embedding, [str(i) for i in range(len(names))], labels=names)
         calibrate_index(index)
-        found = index.load_part(PART)
+        found = index.attached(ATTACHMENT)
         assert found is not None
         return index, Doubt.from_state(*found)
 

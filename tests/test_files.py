@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from doubtless.errors import RunError
+from doubtless.errors import FileError
 from doubtless.files import atomic_writer, read_json, write_json, write_text
 
 
@@ -30,14 +30,14 @@ def test_a_real_full_device_is_a_sentence(tmp_path: Path) -> None:
             os.close(full)
             file.write(b"data")
 
-    with pytest.raises(RunError, match="No space left"):
+    with pytest.raises(FileError, match="No space left"):
         write()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unwritable_place_is_a_sentence(tmp_path: Path) -> None:
     write_text(tmp_path / "file", "in the way")
-    with pytest.raises(RunError, match="cannot be written"):
+    with pytest.raises(FileError, match="cannot be written"):
         write_text(tmp_path / "file" / "x", "y")
 
 
@@ -46,5 +46,5 @@ def test_json(tmp_path: Path) -> None:
     assert read_json(tmp_path / "a.json") == {"x": 1}
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "b.json", float("nan"))
-    with pytest.raises(RunError, match="no file"):
+    with pytest.raises(FileError, match="no file"):
         read_json(tmp_path / "none.json")

@@ -14,8 +14,16 @@ class InputError(DoubtlessError, ValueError):
     """A value, file or option from outside cannot be used."""
 
 
-class RunError(DoubtlessError):
+class FileError(DoubtlessError):
+    """A file or folder cannot be read or written."""
+
+
+class RunError(FileError):
     """A run folder or checkpoint cannot be read or written."""
+
+
+class StoreError(FileError):
+    """An index cannot be opened, read or written."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

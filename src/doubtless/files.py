@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from doubtless.errors import RunError
+from doubtless.errors import FileError
 
 
 @contextlib.contextmanager
@@ -27,7 +27,7 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -37,7 +37,7 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
         os.replace(temporary, path)
     except OSError as error:
         kept = " The previous file is untouched." if path.exists() else ""
-        raise RunError(f"{path} cannot be written: {error.strerror or error}.{kept}") from error
+        raise FileError(f"{path} cannot be written: {error.strerror or error}.{kept}") from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -63,9 +63,9 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
-        raise RunError(f"There is no file {path}.") from None
+        raise FileError(f"There is no file {path}.") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} is damaged or no JSON ({error}); write it again or restore it.") from error
+        raise FileError(f"{path} is damaged or no JSON ({error}); write it again or restore it.") from error
 
 
 def _umask() -> int:

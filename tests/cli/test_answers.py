@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import doubtless as library
 from doubtless.cli import app
-from doubtless.doubt.doubt import PART, Doubt
+from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.errors import InputError
 from doubtless.gallery.answerer import Answerer
 from doubtless.gallery.calibration import ItemFeatures, images_are_there
@@ -35,7 +35,7 @@ def gallery(tiny_run: Path, photos: Path) -> Path:
     path = photos.parent / "gallery"
     create_index_of_images(path, library.load(tiny_run), photos)
     with FolderIndex.open(path, writable=True) as index:
-        index.save_part("model", {}, {"run": str(tiny_run)})
+        index.attach("model", {}, {"run": str(tiny_run)})
     return path
 
 
@@ -52,7 +52,7 @@ def test_novelty_is_of_features_where_images_can_be_found(
     assert record["novelty_of"] == "features"
     with FolderIndex.open(gallery) as index:
         assert images_are_there(index)
-        doubt = Doubt.from_state(*index.load_part(PART))
+        doubt = Doubt.from_state(*index.attached(ATTACHMENT))
         model = library.load(tiny_run)
         features = ItemFeatures(index, model)(index.rows[:5])
     assert doubt.wants_features

@@ -38,7 +38,7 @@ def test_calibrate_prints_and_keeps_both_kinds_of_figures(tmp_path: Path, points
         assert 0 <= record[kind]["match_brier"] <= 0.25
     assert record["abstention"]["target_error"] == 0.2
     with FolderIndex.open(index) as opened:
-        part = opened.load_part("calibration")
+        part = opened.attached("calibration")
         assert part is not None
         assert part[1] == record
     kept = runner.invoke(app, ["index", "stats", str(index), "--json"])

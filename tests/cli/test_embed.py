@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from doubtless.cli import app
-from doubtless.ingest.shards import read_parts
+from doubtless.ingest.shards import read_shards
 from tests.ingest.pictures import tiny_images, write_folder
 
 
@@ -34,7 +34,7 @@ def test_help_has_an_example() -> None:
 def test_embed_again_and_say_what_was_done(embed, tiny_run: Path, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 12))
     (tmp_path / "photos" / "z.png").write_text("no")
-    arguments = [tiny_run, tmp_path / "photos", "--out", tmp_path / "out", "--part-size", 5, "--workers", 2]
+    arguments = [tiny_run, tmp_path / "photos", "--out", tmp_path / "out", "--shard-size", 5, "--workers", 2]
     code, out, err = embed(*arguments)
     assert (code, err) == (0, "")
     assert "12 images embedded in 3 parts" in out
@@ -44,7 +44,7 @@ def test_embed_again_and_say_what_was_done(embed, tiny_run: Path, tiny_npz: Path
     assert found == {
         "folder": str(tmp_path / "out"), "images": 13, "items": 12, "bad": 1, "parts": 3, "found_parts": 3,
     }  # fmt: skip
-    assert [len(part) for part in read_parts(tmp_path / "out")] == [5, 5, 2]
+    assert [len(part) for part in read_shards(tmp_path / "out")] == [5, 5, 2]
     for extra, sentence in [
         (["--batch-size", 3], "another batch size"),
         ([tmp_path / "none"], "There is no file or folder"),
@@ -75,7 +75,7 @@ def test_kill_9_from_the_shell(tiny_run: Path, tmp_path: Path, attempt: int) -> 
             "--out",
             str(out),
         ]
-        return subprocess.Popen([*command, "--part-size", "64"], stdout=subprocess.DEVNULL)
+        return subprocess.Popen([*command, "--shard-size", "64"], stdout=subprocess.DEVNULL)
 
     for kill in range(3):
         process = start(tmp_path / "cut")

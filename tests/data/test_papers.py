@@ -110,7 +110,7 @@ def test_what_is_whole_has_no_problems() -> None:
 def test_birds_by_number(tmp_path: Path) -> None:
     source = open_source(f"cub200:{trees.write_cub200(tmp_path)}")
     assert source.label_names[:2] == ["Some Bird 1", "Some Bird 2"]
-    assert sorted(source.labels[source.part == 0].unique().tolist()) == [0, 1, 2, 3, 4, 5]
+    assert sorted(source.labels[source.given_split == 0].unique().tolist()) == [0, 1, 2, 3, 4, 5]
     assert open_source(f"cub200:{tmp_path}").ids == source.ids  # the folder above will do, too
     (tmp_path / "CUB_200_2011" / "image_class_labels.txt").write_text("1 1\n2 x\n")
     with pytest.raises(InputError, match="disagree on 70 images"):
@@ -124,8 +124,8 @@ def test_both_layouts_of_the_cars_hold_the_same_cars(tmp_path: Path) -> None:
         assert source.label_names[0] == "Make 1 2012"
         assert torch.bincount(source.labels).tolist() == [6] * 10
         # the last class of the first half, 98 of 196, trains
-        assert set(source.labels[source.part == 0].tolist()) == set(range(5))
-        assert set(source.labels[source.part == 1].tolist()) == set(range(5, 10))
+        assert set(source.labels[source.given_split == 0].tolist()) == set(range(5))
+        assert set(source.labels[source.given_split == 1].tolist()) == set(range(5, 10))
     assert torch.equal(whole.image(1), halves.image(int(torch.nonzero(halves.labels == 0)[3, 0])))
     (tmp_path / "devkit" / "cars_test_annos_withlabels.mat").unlink()
     with pytest.raises(InputError, match="the labels of both halves are needed"):
@@ -136,7 +136,7 @@ def test_products_by_their_lists(tmp_path: Path) -> None:
     folder = trees.write_sop(tmp_path)
     source = open_source(f"sop:{folder}")
     assert source.label_names[0] == "bicycle 1"
-    assert torch.bincount(source.part).tolist() == [35, 25]
+    assert torch.bincount(source.given_split).tolist() == [35, 25]
     train = (folder / "Ebay_train.txt").read_text()
     (folder / "Ebay_test.txt").write_text(train)
     with pytest.raises(InputError, match="share 7 classes"):
@@ -151,14 +151,14 @@ def test_people_share_nobody_and_keep_every_picture(tmp_path: Path) -> None:
     source = open_source(f"lfw:{folder}")
     assert torch.bincount(source.labels).tolist() == [5, 4, 4, 4] * 3
     assert source.label_names[3] == "Person 03"
-    test = set(source.labels[source.part == 1].tolist())
+    test = set(source.labels[source.given_split == 1].tolist())
     assert test == {0, 3, 6, 9}
-    assert not test & set(source.labels[source.part == 0].tolist())
+    assert not test & set(source.labels[source.given_split == 0].tolist())
     (folder / "peopleDevTest.txt").rename(tmp_path / "peopleDevTest.txt")  # beside the folder will do
     assert open_source(f"lfw:{folder}").fingerprint() == source.fingerprint()
     (tmp_path / "peopleDevTest.txt").unlink()
     without = open_source(f"lfw:{folder}")
-    assert without.part is None
+    assert without.given_split is None
     assert "there is no standard split" in check_source(f"lfw:{folder}").problems[0]
     with pytest.raises(InputError, match="no train and test part of its own"):
         make_split(without, "given")
@@ -172,7 +172,7 @@ def test_streets_by_metres(tmp_path: Path) -> None:
     # eight stops in six cities, seven in San Francisco's task, one query and two others each
     assert len(source) == 3 * (6 * 8 + 7)
     assert int(places.query.sum()) == 6 * 8 + 7
-    assert set(places.region[source.part == 1].tolist()) == {2, 4}  # amman boston cph london sf …
+    assert set(places.region[source.given_split == 1].tolist()) == {2, 4}  # amman boston cph london sf …
     apart = torch.cdist(places.position, places.position)
     assert bool((apart[places.region[:, None] != places.region] > 1e6).all())
     together = source.labels[:, None] == source.labels

@@ -27,8 +27,8 @@ def picture(path: Path, mode: str = "RGB", size: tuple[int, int] = (40, 30), see
 def test_shipped_sample_is_balanced() -> None:
     source = open_source("fashion-sample")
     assert source.pixels.shape == (4000, 1, 28, 28)
-    assert torch.bincount(source.labels[source.part == 0]).tolist() == [300] * 10
-    assert torch.bincount(source.labels[source.part == 1]).tolist() == [100] * 10
+    assert torch.bincount(source.labels[source.given_split == 0]).tolist() == [300] * 10
+    assert torch.bincount(source.labels[source.given_split == 1]).tolist() == [100] * 10
     assert source.label_names[9] == "Ankle boot"
 
 
@@ -119,8 +119,8 @@ def test_npz_both_forms(tmp_path: Path) -> None:
     x, y = np.zeros((4, 8, 8), np.uint8), np.array([0, 0, 1, 1])
     np.savez(tmp_path / "parts.npz", x_train=x, y_train=y, x_test=x[:2], y_test=y[:2])
     np.savez(tmp_path / "whole.npz", x=x, y=y, index=np.arange(4))
-    assert open_source(f"npz:{tmp_path}/parts.npz").part.tolist() == [0, 0, 0, 0, 1, 1]
-    assert open_source(f"npz:{tmp_path}/whole.npz").part is None
+    assert open_source(f"npz:{tmp_path}/parts.npz").given_split.tolist() == [0, 0, 0, 0, 1, 1]
+    assert open_source(f"npz:{tmp_path}/whole.npz").given_split is None
 
 
 def test_torchvision_layout(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_torchvision_layout(tmp_path: Path) -> None:
         (raw / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
     source = open_source("torchvision:MNIST", root=tmp_path)
     assert source.pixels.shape == (10, 1, 28, 28)
-    assert source.part.tolist() == [0] * 6 + [1] * 4
+    assert source.given_split.tolist() == [0] * 6 + [1] * 4
 
 
 def test_fingerprint_follows_the_content(tmp_path: Path) -> None:

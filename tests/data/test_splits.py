@@ -14,7 +14,7 @@ from doubtless.errors import InputError, RunError
 def a_source(classes: int, per_class: int, *, with_parts: bool = False) -> Source:
     labels = torch.arange(classes * per_class) % classes
     part = (torch.arange(len(labels)) >= len(labels) // 2).long() if with_parts else None
-    return tensor_source("toy", torch.zeros(len(labels), 4, 4, dtype=torch.uint8), labels, part=part)
+    return tensor_source("toy", torch.zeros(len(labels), 4, 4, dtype=torch.uint8), labels, given_split=part)
 
 
 @settings(max_examples=40, deadline=None)

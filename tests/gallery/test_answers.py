@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.fit import Targets, calibrate, random_split, trial
-from doubtless.calibration.pairs import PART, PairCalibrator
+from doubtless.calibration.pairs import ATTACHMENT, PairCalibrator
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import NOT_IN_GALLERY
@@ -147,7 +147,7 @@ def test_saved_parts_answer_alike_after_reopening(tmp_path: Path) -> None:
         assert torch.equal(before.probability, after.probability)
         assert torch.equal(before.decision, after.decision)
         assert reasons == [answer.reason for answer in after]
-        part = index.load_part(PART)
+        part = index.attached(ATTACHMENT)
         assert part is not None
         pairs = PairCalibrator.from_state(*part)
         chance = pairs.probability(embedding[[0, 0]], embedding[[30, 1]])

@@ -18,7 +18,7 @@ import torch
 
 from doubtless.calibration.fit import Targets
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.gallery.answerer import Answerer
 from doubtless.gallery.calibration import calibrate_index
 from doubtless.index.base import Index, create_index_at, open_index
@@ -242,22 +242,22 @@ def test_hits_carry_labels_and_doubt_and_samples_are_kept_as_von_mises_fisher(pl
 
 
 def test_parts_of_every_size(small: Index) -> None:
-    assert small.load_part("calibrator") is None
+    assert small.attached("calibrator") is None
     large = {"weight": torch.randn(600, 512), "count": torch.tensor([1, 2]), "none": torch.zeros(0, 3)}
-    small.save_part("calibrator", large, {"kind": "isotonic", "text": "ü" * 70_000})
-    small.save_part("calibrator", large, {"kind": "isotonic", "levels": [0.1, 0.9]})
-    found, record = small.load_part("calibrator")  # type: ignore[misc]
+    small.attach("calibrator", large, {"kind": "isotonic", "text": "ü" * 70_000})
+    small.attach("calibrator", large, {"kind": "isotonic", "levels": [0.1, 0.9]})
+    found, record = small.attached("calibrator")  # type: ignore[misc]
     assert record == {"kind": "isotonic", "levels": [0.1, 0.9]}
     assert found.keys() == large.keys()
     assert all(torch.equal(found[name], value) for name, value in large.items())
-    small.save_part("doubt/of 'all'", {}, {})
+    small.attach("doubt/of 'all'", {}, {})
     assert small.stats()["parts"] == ["calibrator", "doubt/of 'all'"]
     with pytest.raises(InputError, match="keep infinite numbers in tensors"):
-        small.save_part("risk", {}, {"threshold": float("inf")})
+        small.attach("risk", {}, {"threshold": float("inf")})
     small.close()
     with open_index(small.path) as reader:
-        assert reader.load_part("doubt/of 'all'") == ({}, {})
-        assert torch.equal(reader.load_part("calibrator")[0]["weight"], large["weight"])  # type: ignore[index]
+        assert reader.attached("doubt/of 'all'") == ({}, {})
+        assert torch.equal(reader.attached("calibrator")[0]["weight"], large["weight"])  # type: ignore[index]
 
 
 def test_names_of_every_kind(place: Place) -> None:
@@ -280,8 +280,8 @@ def test_names_of_every_kind(place: Place) -> None:
 def test_closed_read_only_and_existing_indexes_say_so(small: Index) -> None:
     small.close()
     small.close()
-    for call in (lambda: small.search(POINTS, 1), lambda: len(small), lambda: small.load_part("x")):
-        with pytest.raises(RunError, match="is closed"):
+    for call in (lambda: small.search(POINTS, 1), lambda: len(small), lambda: small.attached("x")):
+        with pytest.raises(StoreError, match="is closed"):
             call()
     with open_index(small.path) as reader:
         changes = (
@@ -289,10 +289,10 @@ def test_closed_read_only_and_existing_indexes_say_so(small: Index) -> None:
             lambda: reader.update(POINTS[3:], ["a"]),
             lambda: reader.remove(["a"]),
             lambda: reader.compact(),
-            lambda: reader.save_part("x", {}, {}),
+            lambda: reader.attach("x", {}, {}),
         )
         for change in changes:
-            with pytest.raises(RunError, match="open for reading; open it with writable=True"):
+            with pytest.raises(StoreError, match="open for reading; open it with writable=True"):
                 change()
         assert reader.ids() == ["a", "b", "c"]
     with pytest.raises(InputError, match="exists already; an index is only created where there is nothing"):
@@ -303,7 +303,7 @@ def test_closed_read_only_and_existing_indexes_say_so(small: Index) -> None:
 
 def test_no_index_there_and_indexes_that_cannot_be(place: Place) -> None:
     for writable in (False, True):
-        with pytest.raises(RunError, match="is no index: there is no"):
+        with pytest.raises(StoreError, match="is no index: there is no"):
             open_index(place("nowhere"), writable=writable)
     with pytest.raises(InputError, match="did you mean 'gaussian'"):
         create_index_at(place("wrong"), family="gausian", dim=4)
@@ -341,7 +341,7 @@ def test_any_changes_leave_what_they_leave_in_a_folder(place: Place, tmp_path: P
             )
             for index in (local, other):
                 if kind == "part":
-                    index.save_part("doubt", {"step": torch.full((5,), float(step))}, {"step": step})
+                    index.attach("doubt", {"step": torch.full((5,), float(step))}, {"step": step})
                 elif kind == "remove":
                     index.remove(chosen)
                 else:
@@ -352,7 +352,7 @@ def test_any_changes_leave_what_they_leave_in_a_folder(place: Place, tmp_path: P
         assert torch.equal(other.labels, local.labels)
         assert (other.items(other.rows), len(other)) == (local.items(local.rows), len(local))
         assert other.label_names == local.label_names
-        assert other.load_part("doubt")[1] == local.load_part("doubt")[1]  # type: ignore[index]
+        assert other.attached("doubt")[1] == local.attached("doubt")[1]  # type: ignore[index]
         for name, value in local.embedding().parameters.items():
             assert torch.equal(other.embedding().parameters[name], value)
         for where, score in itertools.product([None, {"odd": True}, {"label": ["cat", None]}], SCORES):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.folder import FolderIndex
 from doubtless.index.settings import DATABASE
 from tests.reference.gallery import drawn
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
         index.add(GALLERY, NAMES, labels=labels, metadata=[{"number": number} for number in range(300)])
         index.remove(NAMES[10:20])
         index.update(GALLERY[20:25], NAMES[20:25])
-        index.save_part("calibrator", {"slope": torch.tensor([2.0])}, {"kind": "logistic"})
+        index.attach("calibrator", {"slope": torch.tensor([2.0])}, {"kind": "logistic"})
     return tmp_path / "index"
 
 
@@ -50,11 +50,9 @@ def run(script: str, *values: object, **options) -> subprocess.CompletedProcess[
 
 
 def test_a_second_writer_is_told_who_is_first(path: Path) -> None:
-    script = (
-        "import sys; from doubtless.index.folder import FolderIndex; FolderIndex.open(sys.argv[1], writable=True)"
-    )
+    script = "import sys; from doubtless.index.folder import FolderIndex; FolderIndex.open(sys.argv[1], writable=True)"
     with FolderIndex.open(path, writable=True):
-        with pytest.raises(RunError, match=f"has a writer already .process {os.getpid()}."):
+        with pytest.raises(StoreError, match=f"has a writer already .process {os.getpid()}."):
             FolderIndex.open(path, writable=True)
         other = run(script, path)
         assert other.returncode
@@ -77,8 +75,8 @@ def test_readers_see_changes_at_their_next_search(path: Path) -> None:
         assert torch.equal(reader.search(QUERIES, 5).row, writer.search(QUERIES, 5).row)
         writer.update(GALLERY[:1], ["item 1"])
         assert torch.equal(reader.search(QUERIES, 5).row, writer.search(QUERIES, 5).row)
-        writer.save_part("doubt", {}, {"a": 1})
-        assert reader.load_part("doubt") == ({}, {"a": 1})
+        writer.attach("doubt", {}, {"a": 1})
+        assert reader.attached("doubt") == ({}, {"a": 1})
 
 
 def test_a_reader_that_is_far_behind_takes_the_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,14 +208,14 @@ def larger(tmp_path: Path) -> Path:
     with FolderIndex.create(tmp_path / "larger", family="gaussian", dim=64, variances=1) as index:
         labels = [f"class {number % 7}" for number in range(2000)]
         index.add(gallery, [f"item {number}" for number in range(2000)], labels=labels)
-        index.save_part("calibrator", {"slope": torch.tensor([2.0])}, {"kind": "logistic"})
+        index.attach("calibrator", {"slope": torch.tensor([2.0])}, {"kind": "logistic"})
     return tmp_path / "larger"
 
 
 def test_a_damaged_database_is_refused_and_salvaged(larger: Path, tmp_path: Path) -> None:
     ruined(larger, page_of(larger, "vector")[3])
     shutil.rmtree(larger / "cache")
-    with pytest.raises(RunError, match=r"is damaged .*Index\.salvage\("):
+    with pytest.raises(StoreError, match=r"is damaged .*Index\.salvage\("):
         FolderIndex.open(larger)
     saved = FolderIndex.salvage(larger, tmp_path / "saved")
     assert saved.parts == ["calibrator"]
@@ -230,7 +228,7 @@ def test_a_damaged_database_is_refused_and_salvaged(larger: Path, tmp_path: Path
         assert [item.label for item in items] == [f"class {number % 7}" for number in numbers]
         for name, value in index.embedding().parameters.items():
             assert torch.equal(value, gallery[numbers].parameters[name])
-        assert index.load_part("calibrator")[1] == {"kind": "logistic"}
+        assert index.attached("calibrator")[1] == {"kind": "logistic"}
 
 
 def test_a_changed_number_is_noticed(larger: Path, tmp_path: Path) -> None:
@@ -239,7 +237,7 @@ def test_a_changed_number_is_noticed(larger: Path, tmp_path: Path) -> None:
         connection.execute("UPDATE vector SET numbers = zeroblob(260) WHERE row = 5")
     connection.close()
     shutil.rmtree(larger / "cache")
-    with pytest.raises(RunError, match="the numbers of row 5 are not those that were stored"):
+    with pytest.raises(StoreError, match="the numbers of row 5 are not those that were stored"):
         FolderIndex.open(larger)
     assert FolderIndex.salvage(larger, tmp_path / "saved").record() == {
         "items": 1999,
@@ -251,16 +249,16 @@ def test_a_changed_number_is_noticed(larger: Path, tmp_path: Path) -> None:
 
 def test_damage_that_a_good_cache_hides_is_told_when_met(larger: Path) -> None:
     ruined(larger, page_of(larger, "item")[3])
-    with FolderIndex.open(larger) as index, pytest.raises(RunError, match=r"is damaged .*Index\.salvage\("):
+    with FolderIndex.open(larger) as index, pytest.raises(StoreError, match=r"is damaged .*Index\.salvage\("):
         index.items(index.rows)
 
 
 @pytest.mark.parametrize("ruin", ["header", "settings"])
 def test_nothing_to_salvage(larger: Path, tmp_path: Path, ruin: str) -> None:
     ruined(larger, 1 if ruin == "header" else page_of(larger, "setting")[0])
-    with pytest.raises(RunError, match="is damaged"):
+    with pytest.raises(StoreError, match="is damaged"):
         FolderIndex.open(larger)
-    with pytest.raises(RunError, match="Nothing can be saved"):
+    with pytest.raises(StoreError, match="Nothing can be saved"):
         FolderIndex.salvage(larger, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
@@ -275,13 +273,13 @@ def test_newer_and_foreign_databases(path: Path, tmp_path: Path) -> None:
     connection.execute("PRAGMA user_version = 2")
     connection.close()
     for writable in (False, True):
-        with pytest.raises(RunError, match=r"newer doubtless \(schema 2, this one reads up to 1\); update"):
+        with pytest.raises(StoreError, match=r"newer doubtless \(schema 2, this one reads up to 1\); update"):
             FolderIndex.open(path, writable=writable)
     (tmp_path / "foreign").mkdir()
     connection = sqlite3.connect(tmp_path / "foreign" / DATABASE)
     connection.execute("CREATE TABLE mine (a)")
     connection.close()
-    with pytest.raises(RunError, match="not one of a doubtless index"):
+    with pytest.raises(StoreError, match="not one of a doubtless index"):
         FolderIndex.open(tmp_path / "foreign", writable=True)
 
 
@@ -290,7 +288,7 @@ def test_newer_and_foreign_databases(path: Path, tmp_path: Path) -> None:
 FULL = """
 import resource, sys, torch, warnings
 from doubtless.embedding import Embedding
-from doubtless.errors import RunError
+from doubtless.errors import StoreError
 from doubtless.index.folder import FolderIndex
 warnings.simplefilter("ignore")
 index = FolderIndex.open(sys.argv[1], writable=True)
@@ -304,7 +302,7 @@ try:
         more = Embedding.gaussian(location, torch.ones(200, 1))
         index.add(more, [f"batch {batch} item {item}" for item in range(200)])
         added += 200
-except RunError as error:
+except StoreError as error:
     print(error)
 assert len(index) == before + added, (len(index), before, added)
 assert index.search(more, 3).row.shape == (200, 3)
@@ -332,7 +330,7 @@ def test_a_full_disk_fails_the_add_and_nothing_else(path: Path, kilobytes: int) 
 
 READ_ONLY = """
 import os, sys
-from doubtless.errors import RunError
+from doubtless.errors import StoreError
 from doubtless.index.folder import FolderIndex
 from tests.reference.gallery import drawn
 
@@ -347,7 +345,7 @@ if os.geteuid() == 0:  # whom no permission stops
 print(found(sys.argv[1]))
 try:
     FolderIndex.open(sys.argv[1], writable=True)
-except RunError as error:
+except StoreError as error:
     print(error)
 """
 

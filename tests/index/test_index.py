@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.folder import FolderIndex
 from doubtless.index.sqlite import Item
 from tests.reference.gallery import DRAWN, drawn
@@ -117,21 +117,21 @@ def test_compaction_gives_space_back(tmp_path: Path) -> None:
 
 
 def test_parts(index: FolderIndex) -> None:
-    assert index.load_part("calibrator") is None
+    assert index.attached("calibrator") is None
     tensors = {"weight": torch.randn(3, 2, dtype=torch.float64), "count": torch.tensor([1, 2])}
-    index.save_part("calibrator", tensors, {"kind": "isotonic", "levels": [0.1, 0.9]})
-    found, record = index.load_part("calibrator")
+    index.attach("calibrator", tensors, {"kind": "isotonic", "levels": [0.1, 0.9]})
+    found, record = index.attached("calibrator")
     assert record == {"kind": "isotonic", "levels": [0.1, 0.9]}
     assert all(torch.equal(found[name], value) for name, value in tensors.items())
-    index.save_part("calibrator", {}, {})
-    index.save_part("doubt", {"a": torch.zeros(1).expand(3)}, {})
-    assert index.load_part("calibrator") == ({}, {})
+    index.attach("calibrator", {}, {})
+    index.attach("doubt", {"a": torch.zeros(1).expand(3)}, {})
+    assert index.attached("calibrator") == ({}, {})
     assert index.stats()["parts"] == ["calibrator", "doubt"]
     with pytest.raises(InputError, match="keep infinite numbers in tensors"):
-        index.save_part("risk", {}, {"threshold": float("inf")})
+        index.attach("risk", {}, {"threshold": float("inf")})
     index.close()
     with FolderIndex.open(index.path) as reader:
-        assert torch.equal(reader.load_part("doubt")[0]["a"], torch.zeros(3))
+        assert torch.equal(reader.attached("doubt")[0]["a"], torch.zeros(3))
 
 
 REFUSED = [
@@ -251,7 +251,7 @@ def test_nothing_is_overwritten(tmp_path: Path, index: FolderIndex) -> None:
 def test_closed_and_read_only_indexes_say_so(index: FolderIndex) -> None:
     index.close()
     index.close()
-    with pytest.raises(RunError, match="is closed"):
+    with pytest.raises(StoreError, match="is closed"):
         index.search(POINTS, 1)
     with FolderIndex.open(index.path) as reader:
         changes = (
@@ -259,16 +259,16 @@ def test_closed_and_read_only_indexes_say_so(index: FolderIndex) -> None:
             lambda: reader.update(POINTS[3:], ["a"]),
             lambda: reader.remove(["a"]),
             lambda: reader.compact(),
-            lambda: reader.save_part("x", {}, {}),
+            lambda: reader.attach("x", {}, {}),
         )
         for change in changes:
-            with pytest.raises(RunError, match="open for reading; open it with writable=True"):
+            with pytest.raises(StoreError, match="open for reading; open it with writable=True"):
                 change()
         assert reader.ids() == ["a", "b", "c"]
 
 
 def test_no_index_there(tmp_path: Path) -> None:
     for writable in (False, True):
-        with pytest.raises(RunError, match=r"is no index: there is no index\.sqlite in it"):
+        with pytest.raises(StoreError, match=r"is no index: there is no index\.sqlite in it"):
             FolderIndex.open(tmp_path / "nowhere", writable=writable)
     assert list(tmp_path.iterdir()) == []

@@ -139,7 +139,7 @@ def check_part(
     index: FolderIndex, part: dict[str, Any] | None, flying: list[dict[str, Any]]
 ) -> dict[str, Any] | None:
     """The last part acknowledged, or the one in flight, whole."""
-    stored = index.load_part("calibrator")
+    stored = index.attached("calibrator")
     if stored is None:
         assert part is None
         return None

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from doubtless.cli import main
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index import migration as migrating
 from doubtless.index.base import Index, create_index_at, open_index
 from doubtless.index.migration import checksum_of, migrate
@@ -58,8 +58,8 @@ def filled(name: str | Path, family: str = "gaussian-diagonal", count: int = 50,
         )
         index.remove([f"gone {item}" for item in range(10)])
         index.update(gallery[:3], ["ü 5", "ü 6", "ü 7"])
-        index.save_part("calibrator", {"a": torch.randn(200, 90), "b": torch.zeros(0)}, {"levels": [0.5]})
-        index.save_part("nothing", {}, {})
+        index.attach("calibrator", {"a": torch.randn(200, 90), "b": torch.zeros(0)}, {"levels": [0.5]})
+        index.attach("nothing", {}, {})
     return str(name)
 
 
@@ -83,9 +83,9 @@ def test_there_and_back(root: str, tmp_path: Path, family: str) -> None:
         assert checksum_of(one) == checksum_of(two) == checksum_of(three) == there.checksum == back.checksum
         names = [index.ids(index.search(queries, 10).row) for index in (one, two, three)]
         assert names[0] == names[1] == names[2]
-        tensors, record = three.load_part("calibrator")  # type: ignore[misc]
+        tensors, record = three.attached("calibrator")  # type: ignore[misc]
         assert record == {"levels": [0.5]}
-        assert torch.equal(tensors["a"], one.load_part("calibrator")[0]["a"])  # type: ignore[index]
+        assert torch.equal(tensors["a"], one.attached("calibrator")[0]["a"])  # type: ignore[index]
     assert not list(tmp_path.glob(".*"))
 
 
@@ -103,9 +103,9 @@ def test_the_checksum_sees_every_difference(tmp_path: Path) -> None:
                 type(one)(one.parameters | {"variance": one.variance * (1 + 1e-6)}), ["ü 0"]
             ),
             lambda: index.remove(["ü 1"]),
-            lambda: index.save_part("nothing", {}, {"a": 1}),
-            lambda: index.save_part("nothing", {"a": torch.zeros(1)}, {"a": 1}),
-            lambda: index.save_part("nothing", {"a": torch.zeros(1, 1)}, {"a": 1}),
+            lambda: index.attach("nothing", {}, {"a": 1}),
+            lambda: index.attach("nothing", {"a": torch.zeros(1)}, {"a": 1}),
+            lambda: index.attach("nothing", {"a": torch.zeros(1, 1)}, {"a": 1}),
         ]
         for change in changes:
             change()
@@ -127,7 +127,7 @@ def test_nothing_else_is_overwritten(root: str, tmp_path: Path) -> None:
             assert len(index) == count
     with pytest.raises(InputError, match="onto itself"):
         migrate(source, f"{tmp_path}/./source")
-    with pytest.raises(RunError, match="is no index"):
+    with pytest.raises(StoreError, match="is no index"):
         migrate(tmp_path / "nowhere", f"{root}nothing")
     done = migrate(source, f"{root}copy")
     assert migrate(source, f"{root}copy") == migrating.Migrated(
@@ -135,7 +135,7 @@ def test_nothing_else_is_overwritten(root: str, tmp_path: Path) -> None:
     )
     with open_index(source, writable=True) as index:
         index.remove(["ü 9"])
-    with pytest.raises(RunError, match=r"is not equal to .* \(50 of 49 items"):
+    with pytest.raises(StoreError, match=r"is not equal to .* \(50 of 49 items"):
         migrate(source, f"{root}copy")
 
 
@@ -151,7 +151,7 @@ def test_stopped_in_the_middle(root: str, tmp_path: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(KeyboardInterrupt):
         migrate(source, target, told=stop)
-    with pytest.raises(RunError, match=r"is no index|is not finished: a migration into it was stopped"):
+    with pytest.raises(StoreError, match=r"is no index|is not finished: a migration into it was stopped"):
         open_index(target)
     other = filled(tmp_path / "other", count=40)
     with pytest.raises(InputError, match="unfinished copy of another index"):
@@ -180,12 +180,12 @@ def test_a_source_that_changed_meanwhile(root: str, tmp_path: Path) -> None:
     def meddle(done: int, of: int) -> None:
         if done == of:
             with open_index(source, writable=True) as index:
-                index.save_part("nothing", {}, {"new": True})
+                index.attach("nothing", {}, {"new": True})
                 index.remove(["ü 1"])
 
-    with pytest.raises(RunError, match=r"is not equal to .* \(50 of 49 items"):
+    with pytest.raises(StoreError, match=r"is not equal to .* \(50 of 49 items"):
         migrate(source, f"{target}_again", told=meddle)
-    with pytest.raises(RunError, match="is not finished"):
+    with pytest.raises(StoreError, match="is not finished"):
         open_index(f"{target}_again")
 
 
@@ -210,7 +210,7 @@ doubtless.cli.main()
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    with pytest.raises(RunError, match=r"is no index|is not finished: a migration into it was stopped"):
+    with pytest.raises(StoreError, match=r"is no index|is not finished: a migration into it was stopped"):
         open_index(target)
     done = migrate(source, target)
     assert (done.items, 0 < done.copied <= 400) == (400, True)

@@ -18,14 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.base import open_index
 from doubtless.index.milvus.connection import Address
 from doubtless.index.milvus.index import MilvusIndex
 from doubtless.index.milvus.shelf import Shelf, expression, facts_of
 from doubtless.index.milvus.store import MilvusStore
 from doubtless.ingest.create import create_index
-from doubtless.ingest.shards import EmbeddedPart
+from doubtless.ingest.shards import EmbeddedShard
 from tests.index.test_search import names
 from tests.reference.gallery import drawn
 
@@ -98,11 +98,11 @@ def test_a_change_that_is_cut_off_after_it_counts_is_completed(name: str, change
 
 def test_a_part_that_is_cut_off_leaves_the_one_before(name: str) -> None:
     with made(name) as index:
-        index.save_part("doubt", {"a": torch.ones(40_000)}, {"is": "old"})
+        index.attach("doubt", {"a": torch.ones(40_000)}, {"is": "old"})
         with cut_off(Shelf, "write_pieces", after=True):
-            index.save_part("doubt", {"a": torch.zeros(40_000)}, {"is": "new"})
+            index.attach("doubt", {"a": torch.zeros(40_000)}, {"is": "new"})
         with MilvusIndex.open(name, writable=True) as other:
-            tensors, record = other.load_part("doubt")  # type: ignore[misc]
+            tensors, record = other.attached("doubt")  # type: ignore[misc]
             assert (record, float(tensors["a"].sum())) == ({"is": "old"}, 40_000)
             kept = other._store.shelf._query("kind == 'piece'", ["key"])
             assert len(kept) == -(-(40_000 * 4 + 200) // 49_149)  # nothing of the one that was cut off
@@ -110,7 +110,7 @@ def test_a_part_that_is_cut_off_leaves_the_one_before(name: str) -> None:
 
 def test_the_last_writer_is_the_writer(name: str) -> None:
     with made(name) as first, MilvusIndex.open(name, writable=True) as second:
-        with pytest.raises(RunError, match="was opened for writing by another since"):
+        with pytest.raises(StoreError, match="was opened for writing by another since"):
             first.add(GALLERY[20:21], ["new"])
         second.add(GALLERY[20:21], ["new"])
         assert (len(first), len(second)) == (11, 11)
@@ -131,7 +131,7 @@ for lot in range(10_000):
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=root)
     assert process.stdout is not None
     told = len(process.stdout.read(12))
-    with pytest.raises(RunError, match="is open in another process"):
+    with pytest.raises(StoreError, match="is open in another process"):
         open_index(name)
     os.kill(process.pid, signal.SIGKILL)
     told += len(process.stdout.read())
@@ -207,7 +207,7 @@ def test_places_that_are_something_else(tmp_path: Path, name: str) -> None:
     for wrong in ("milvus:", "milvus:http://", "milvus:http://host:1/a/b", "milvus:http://host:1/a-b"):
         with pytest.raises(InputError, match=r"accepted: milvus:"):
             open_index(wrong)
-    with pytest.raises(RunError, match="did not do what was asked"):
+    with pytest.raises(StoreError, match="did not do what was asked"):
         open_index("milvus:http://127.0.0.1:9")
     assert Address.parse("milvus:https://host:1/shoes").parts == "shoes_parts"
 
@@ -224,7 +224,7 @@ def test_a_collection_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     server_manager_instance.release_server(f"{tmp_path}/theirs.db")
     with pytest.raises(InputError, match="a collection 'doubtless' that is none of doubtless's"):
         MilvusIndex.create(f"milvus:{tmp_path}/theirs.db", family="point", dim=4)
-    with pytest.raises(RunError, match="is no index"):
+    with pytest.raises(StoreError, match="is no index"):
         open_index(f"milvus:{tmp_path}/theirs.db")
 
 
@@ -234,16 +234,16 @@ def test_a_creation_is_whole_or_not_there(name: str) -> None:
             if start and broken:
                 raise InputError("the disk of the images is gone.")
             lot = GALLERY[start : start + 10]
-            yield EmbeddedPart(lot, names(10, start), [None] * 10, [None] * 10, [{}] * 10, [])
+            yield EmbeddedShard(lot, names(10, start), [None] * 10, [None] * 10, [{}] * 10, [])
 
     with pytest.raises(InputError, match="images is gone"):
         create_index(name, parts(broken=True))
-    with pytest.raises(RunError, match="is no index"):
+    with pytest.raises(StoreError, match="is no index"):
         open_index(name)
     done = create_index(name, parts(broken=False), run="runs/first", model="m")
     assert (done.items, done.path) == (20, name)
     with open_index(name) as index:
-        assert (len(index), index.model, index.load_part("model") is not None) == (20, "m", True)
+        assert (len(index), index.model, index.attached("model") is not None) == (20, "m", True)
     with pytest.raises(InputError, match="exists already"):
         create_index(name, parts(broken=False))
 

@@ -23,7 +23,7 @@ from doubtless.errors import InputError
 from doubtless.ingest.bulk import Embedded, embed_files, embed_unit, embedded, plan_work
 from doubtless.ingest.decode import decode_all
 from doubtless.ingest.progress import BulkProgress
-from doubtless.ingest.shards import PartStore, read_parts, write_part
+from doubtless.ingest.shards import ShardStore, read_shards, write_shard
 from doubtless.runs.model import Model
 from tests.ingest.pictures import bomb, png, tiny_images, write_folder
 
@@ -42,15 +42,15 @@ def photos(tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def whole(folder: Path) -> tuple[Embedding, list[str], list[str | None]]:
-    parts = list(read_parts(folder))
+    parts = list(read_shards(folder))
     embedding = Embedding.cat([part.embedding for part in parts if part.embedding is not None])
     ids = [name for part in parts for name in part.ids]
     return embedding, ids, [label for part in parts for label in part.labels]
 
 
 def test_a_folder_gives_what_the_model_gives(model: Model, photos: Path, tmp_path: Path) -> None:
-    found = embed_files(model, photos, tmp_path / "out", part_size=40, batch_size=16)
-    assert found == Embedded(tmp_path / "out", images=90, items=90, bad=0, parts=3, found_parts=0)
+    found = embed_files(model, photos, tmp_path / "out", shard_size=40, batch_size=16)
+    assert found == Embedded(tmp_path / "out", images=90, items=90, bad=0, parts=3, found_shards=0)
     embedding, ids, labels = whole(tmp_path / "out")
     files = sorted(photos.rglob("*.png"))
     assert ids == [file.relative_to(photos).as_posix() for file in files]
@@ -58,14 +58,14 @@ def test_a_folder_gives_what_the_model_gives(model: Model, photos: Path, tmp_pat
     torch.testing.assert_close(embedding.location, model.embed(files).location)
     stored = read_embedding(tmp_path / "out" / "part-00001.safetensors")
     assert stored.ids == ids[40:80]
-    assert [part.paths for part in read_parts(tmp_path / "out")][2][0] == str(files[80])
+    assert [part.paths for part in read_shards(tmp_path / "out")][2][0] == str(files[80])
     assert (tmp_path / "out" / "bad.csv").read_text() == "id,path,reason\n"
 
 
 def test_an_image_does_not_depend_on_its_batch(model: Model, photos: Path, tmp_path: Path) -> None:
     """Bit for bit: alone, among others, and at another place of the batch."""
     files = sorted(photos.rglob("*.png"))
-    first = next(iter(embedded(model, photos, batch_size=16, part_size=90)))
+    first = next(iter(embedded(model, photos, batch_size=16, shard_size=90)))
     assert first.embedding is not None
     for number in (0, 7, 37, 89):
         alone = next(iter(embedded(model, files[number], batch_size=16)))
@@ -109,22 +109,22 @@ def test_a_part_of_bad_images_alone(model: Model, tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     for number in range(4):
         (tmp_path / "bad" / f"{number}.jpg").write_text("nothing")
-    found = embed_files(model, tmp_path / "bad", tmp_path / "out", part_size=3)
+    found = embed_files(model, tmp_path / "bad", tmp_path / "out", shard_size=3)
     assert (found.items, found.bad, found.parts) == (0, 4, 2)
-    assert [part.embedding for part in read_parts(tmp_path / "out")] == [None, None]
-    again = embed_files(model, tmp_path / "bad", tmp_path / "out", part_size=3)
-    assert again.found_parts == 2
+    assert [part.embedding for part in read_shards(tmp_path / "out")] == [None, None]
+    again = embed_files(model, tmp_path / "bad", tmp_path / "out", shard_size=3)
+    assert again.found_shards == 2
 
 
 def test_units_may_be_done_in_any_order_by_anyone(model: Model, photos: Path, tmp_path: Path) -> None:
     """What Ray will do: the same files as one process makes, byte for byte."""
-    embed_files(model, photos, tmp_path / "one", part_size=25, batch_size=16)
-    plan = plan_work(model, photos, part_size=25, batch_size=16)
-    embed_files(model, photos, tmp_path / "other", part_size=25, batch_size=16)
+    embed_files(model, photos, tmp_path / "one", shard_size=25, batch_size=16)
+    plan = plan_work(model, photos, shard_size=25, batch_size=16)
+    embed_files(model, photos, tmp_path / "other", shard_size=25, batch_size=16)
     for unit in reversed(plan.units):
         part = embed_unit(model, unit, batch_size=plan.batch_size, workers=1)
-        write_part(tmp_path / "other", unit.number, part)
-    assert PartStore(tmp_path / "other").collect(len(plan.units)) == []
+        write_shard(tmp_path / "other", unit.number, part)
+    assert ShardStore(tmp_path / "other").collect(len(plan.units)) == []
     assert contents(tmp_path / "one") == contents(tmp_path / "other")
 
 
@@ -139,7 +139,7 @@ def test_killed_and_continued_is_the_same_bit_for_bit(tiny_run: Path, photos: Pa
         "    return slow(self, record, image)\n"
         "bulk._Work.take = take\n"
         "model = doubtless.load(sys.argv[1])\n"
-        "bulk.embed_files(model, sys.argv[2], sys.argv[3], part_size=10, batch_size=8)\n"
+        "bulk.embed_files(model, sys.argv[2], sys.argv[3], shard_size=10, batch_size=8)\n"
     )
     out = tmp_path / "cut"
     process = subprocess.Popen([sys.executable, "-c", script, str(tiny_run), str(photos), str(out)])
@@ -156,11 +156,11 @@ def test_killed_and_continued_is_the_same_bit_for_bit(tiny_run: Path, photos: Pa
     (out / ".part-00008.json.torn").write_text('{"ite')
     kept = {file.name: file.stat().st_mtime_ns for file in out.glob("part-*")}
     model = doubtless.load(tiny_run)
-    found = embed_files(model, photos, out, part_size=10, batch_size=8)
-    assert found.found_parts == before
+    found = embed_files(model, photos, out, shard_size=10, batch_size=8)
+    assert found.found_shards == before
     finished = {f"part-{number:05d}.safetensors" for number in range(before)}
     assert all((out / name).stat().st_mtime_ns == kept[name] for name in finished)
-    embed_files(model, photos, tmp_path / "whole", part_size=10, batch_size=8)
+    embed_files(model, photos, tmp_path / "whole", shard_size=10, batch_size=8)
     assert contents(out) == contents(tmp_path / "whole")
 
 
@@ -172,7 +172,7 @@ def test_another_model_or_source_in_the_same_folder_is_refused(
     with pytest.raises(InputError, match="begun with other images"):
         embed_files(model, sorted(photos.rglob("*.png"))[:3], out)
     with pytest.raises(InputError, match="another part size and another batch size"):
-        embed_files(model, photos, out, part_size=7, batch_size=3)
+        embed_files(model, photos, out, shard_size=7, batch_size=3)
     other = doubtless.load(tiny_run)
     with torch.no_grad():
         other.method.head.bias[0] += 1e-3
@@ -182,7 +182,7 @@ def test_another_model_or_source_in_the_same_folder_is_refused(
         embed_files(model, photos, photos)
     (out / "part-00000.json").unlink()
     with pytest.raises(InputError, match="1 of 1 parts are missing"):
-        read_parts(out)
+        read_shards(out)
     newer = json.loads((out / "embed.json").read_text()) | {"schema": 2}
     (out / "embed.json").write_text(json.dumps(newer))
     with pytest.raises(InputError, match="newer doubtless"):

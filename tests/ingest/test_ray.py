@@ -76,13 +76,13 @@ def contents(folder: Path) -> dict[str, object]:
 def test_folders_shards_and_parquet_are_bit_for_bit_those_of_one_process(
     cluster: None, model: Model, sources: list[Path], tmp_path: Path
 ) -> None:
-    alone = embed_files(model, sources, tmp_path / "one", part_size=10, batch_size=8)
-    found = embed_with_ray(model, sources, tmp_path / "ray", part_size=10, batch_size=8, options=ONE)
+    alone = embed_files(model, sources, tmp_path / "one", shard_size=10, batch_size=8)
+    found = embed_with_ray(model, sources, tmp_path / "ray", shard_size=10, batch_size=8, options=ONE)
     assert (found.images, found.items, found.bad, found.parts) == (62, 60, 2, 7)
     assert (found.items, found.bad) == (alone.items, alone.bad)
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
-    again = embed_with_ray(model, sources, tmp_path / "ray", part_size=10, batch_size=8, options=ONE)
-    assert again.found_parts == 7  # nothing was left to do
+    again = embed_with_ray(model, sources, tmp_path / "ray", shard_size=10, batch_size=8, options=ONE)
+    assert again.found_shards == 7  # nothing was left to do
 
 
 @pytest.mark.slow
@@ -90,21 +90,21 @@ def test_begun_here_and_continued_there(
     cluster: None, model: Model, sources: list[Path], tmp_path: Path
 ) -> None:
     """A folder of one process is continued by Ray; parts that are there are not made again."""
-    embed_files(model, sources, tmp_path / "out", part_size=10, batch_size=8)
+    embed_files(model, sources, tmp_path / "out", shard_size=10, batch_size=8)
     expected = contents(tmp_path / "out")
     for number in (1, 4):
         (tmp_path / "out" / f"part-{number:05d}.json").unlink()
     kept = (tmp_path / "out" / "part-00000.safetensors").stat().st_mtime_ns
-    found = embed_with_ray(model, sources, tmp_path / "out", part_size=10, batch_size=8, options=ONE)
-    assert found.found_parts == 5
+    found = embed_with_ray(model, sources, tmp_path / "out", shard_size=10, batch_size=8, options=ONE)
+    assert found.found_shards == 5
     assert (tmp_path / "out" / "part-00000.safetensors").stat().st_mtime_ns == kept
     assert contents(tmp_path / "out") == expected
 
 
 @pytest.mark.slow
 def test_a_source_in_memory_and_parquet_out(cluster: None, model: Model, tmp_path: Path) -> None:
-    embed_with_ray(model, "digits", tmp_path / "ray", part_size=400, format="parquet", options=ONE)
-    embed_files(model, "digits", tmp_path / "one", part_size=400, format="parquet")
+    embed_with_ray(model, "digits", tmp_path / "ray", shard_size=400, format="parquet", options=ONE)
+    embed_files(model, "digits", tmp_path / "one", shard_size=400, format="parquet")
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
 
 
@@ -142,14 +142,14 @@ def test_a_dead_workers_unit_is_done_again(
     try:
         options = RayOptions(cpus=1, workers=2, decoders=1)
         found = embed_with_ray(
-            model, large_photos, tmp_path / "out", part_size=2, batch_size=2, options=options
+            model, large_photos, tmp_path / "out", shard_size=2, batch_size=2, options=options
         )
     finally:
         done.set()
         killer.join()
     assert len(killed) == 2
     assert (found.items, found.parts) == (24, 12)
-    embed_files(model, large_photos, tmp_path / "one", part_size=2, batch_size=2)
+    embed_files(model, large_photos, tmp_path / "one", shard_size=2, batch_size=2)
     assert contents(tmp_path / "out") == contents(tmp_path / "one")
 
 
@@ -170,7 +170,7 @@ def test_a_killed_driver_continues(tiny_run: Path, model: Model, large_photos: P
     command += [
         "--ray",
         "local",
-        "--part-size",
+        "--shard-size",
         "2",
         "--batch-size",
         "2",
@@ -197,7 +197,7 @@ def test_a_killed_driver_continues(tiny_run: Path, model: Model, large_photos: P
 
     said: dict[str, Any] = json.loads(finished.stdout)
     assert (said["items"], said["parts"], said["found_parts"]) == (24, 12, before)
-    embed_files(model, large_photos, tmp_path / "one", part_size=2, batch_size=2)
+    embed_files(model, large_photos, tmp_path / "one", shard_size=2, batch_size=2)
     assert contents(out) == contents(tmp_path / "one")
 
 
@@ -213,14 +213,14 @@ def test_what_a_worker_says_reaches_the_user(
 
 
 def test_units_do_not_carry_the_arrays_they_share(model: Model, sources: list[Path]) -> None:
-    plan, shared = plan_work(model, "digits", part_size=100), []
+    plan, shared = plan_work(model, "digits", shard_size=100), []
     sent = [_sent(unit, shared) for unit in plan.units]
     assert len(sent) == 18
     assert len(shared) == 1
     for unit, other in zip(plan.units, sent, strict=True):
         assert other.images is None
         assert list(other.unit(shared.__getitem__).images.ids()) == list(unit.images.ids())
-    folder = plan_work(model, sources[0], part_size=10).units[0]
+    folder = plan_work(model, sources[0], shard_size=10).units[0]
     assert _sent(folder, shared) == SentUnit(folder.number, folder.images)
     assert len(shared) == 1
 

@@ -14,7 +14,14 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.ingest.bulk import embed_files
 from doubtless.ingest.create import create_index
-from doubtless.ingest.shards import BadImage, EmbeddedPart, PartStore, decode_part, encode_part, read_parts
+from doubtless.ingest.shards import (
+    BadImage,
+    EmbeddedShard,
+    ShardStore,
+    decode_shard,
+    encode_shard,
+    read_shards,
+)
 from doubtless.ingest.vectors import imported
 from doubtless.runs.model import Model
 from tests.ingest.pictures import tiny_images, write_folder
@@ -42,8 +49,8 @@ def test_a_part_comes_back_bit_for_bit(name: str) -> None:
     embedding = EMBEDDINGS[name]
     metadata = [{"shop": "Ål", "price": 3.5}, {}, {"seen": True}]
     bad = [BadImage("z", None, "it is no image")]
-    part = EmbeddedPart(embedding, ["a", "b", "é"], ["x", None, "y"], [None, "p", "q"], metadata, bad)
-    found = decode_part(encode_part(part))
+    part = EmbeddedShard(embedding, ["a", "b", "é"], ["x", None, "y"], [None, "p", "q"], metadata, bad)
+    found = decode_shard(encode_shard(part))
     assert found.embedding is not None
     assert found.embedding.family == embedding.family
     for key, value in embedding.parameters.items():
@@ -54,16 +61,16 @@ def test_a_part_comes_back_bit_for_bit(name: str) -> None:
 
 
 def test_a_part_of_bad_images_alone() -> None:
-    part = EmbeddedPart(None, [], [], [], [], [BadImage("z", "p", "broken")])
-    assert decode_part(encode_part(part)) == part
+    part = EmbeddedShard(None, [], [], [], [], [BadImage("z", "p", "broken")])
+    assert decode_shard(encode_shard(part)) == part
 
 
 def test_a_newer_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("doubtless.ingest.shards.SCHEMA", 2)
-    data = encode_part(EmbeddedPart(None, [], [], [], []))
+    data = encode_shard(EmbeddedShard(None, [], [], [], []))
     monkeypatch.undo()
     with pytest.raises(InputError, match="schema 2, this doubtless reads up to 1"):
-        decode_part(data)
+        decode_shard(data)
 
 
 def test_parquet_holds_what_safetensors_hold_and_other_programs_read_it(
@@ -72,10 +79,10 @@ def test_parquet_holds_what_safetensors_hold_and_other_programs_read_it(
     photos = tmp_path / "photos"
     write_folder(photos, *tiny_images(tiny_npz, 23))
     (photos / "class-0" / "broken.png").write_text("no")
-    found = embed_files(model, photos, tmp_path / "parquet", part_size=10, batch_size=8, format="parquet")
-    assert (found.items, found.bad, found.parts, found.found_parts) == (23, 1, 3, 0)
-    embed_files(model, photos, tmp_path / "plain", part_size=10, batch_size=8)
-    pairs = zip(read_parts(tmp_path / "parquet"), read_parts(tmp_path / "plain"), strict=True)
+    found = embed_files(model, photos, tmp_path / "parquet", shard_size=10, batch_size=8, format="parquet")
+    assert (found.items, found.bad, found.parts, found.found_shards) == (23, 1, 3, 0)
+    embed_files(model, photos, tmp_path / "plain", shard_size=10, batch_size=8)
+    pairs = zip(read_shards(tmp_path / "parquet"), read_shards(tmp_path / "plain"), strict=True)
     for ours, theirs in pairs:
         assert (ours.ids, ours.labels, ours.paths, ours.bad) == (
             theirs.ids,
@@ -101,18 +108,18 @@ def test_a_stopped_folder_is_continued_in_its_own_format(
     whole = {file.name: file.read_bytes() for file in out.iterdir()}
     (out / "part-00001.parquet").unlink()
     with pytest.raises(InputError, match="1 of 3 parts are missing"):
-        read_parts(out)
-    assert embed_files(model, tmp_path / "photos", out, **arguments, format="parquet").found_parts == 2
+        read_shards(out)
+    assert embed_files(model, tmp_path / "photos", out, **arguments, format="parquet").found_shards == 2
     assert {file.name: file.read_bytes() for file in out.iterdir()} == whole
     with pytest.raises(InputError, match="was begun as parquet; continue it as it was begun"):
-        PartStore(out).must_fit()
+        ShardStore(out).must_fit()
     with pytest.raises(InputError, match=r"no format 'csv'; accepted: safetensors, parquet"):
-        PartStore(out, "csv")  # type: ignore[arg-type]
+        ShardStore(out, "csv")  # type: ignore[arg-type]
 
 
 def test_an_index_is_made_of_a_folder_of_parquet(model: Model, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 12))
-    embed_files(model, [tmp_path / "photos"], tmp_path / "parts", part_size=5, format="parquet")
+    embed_files(model, [tmp_path / "photos"], tmp_path / "parts", shard_size=5, format="parquet")
     create_index(tmp_path / "index", imported(tmp_path / "parts"))
     with doubtless.FolderIndex.open(tmp_path / "index") as index:
         assert len(index) == 12

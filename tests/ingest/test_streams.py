@@ -50,7 +50,7 @@ def test_tar_and_parquet_give_what_the_folder_gives(
     parquet.write_table(table, tmp_path / "table.parquet", row_group_size=5)
     by_pixels = {}
     for source in (tmp_path / "folder", tar, tmp_path / "table.parquet"):
-        parts = list(embedded(model, source, part_size=7, batch_size=4))
+        parts = list(embedded(model, source, shard_size=7, batch_size=4))
         assert [len(part) for part in parts] == [7, 5]
         location = torch.cat([part.embedding.location for part in parts if part.embedding])
         ids = [name for part in parts for name in part.ids]
@@ -212,7 +212,7 @@ def test_folders_of_shards_hidden_files_and_strange_names(tiny_npz: Path, tmp_pa
 
 
 def test_a_source_by_name_and_how_work_is_cut(model: Model) -> None:
-    plan = plan_work(model, "digits", part_size=1000)
+    plan = plan_work(model, "digits", shard_size=1000)
     assert [len(unit.images) for unit in plan.units] == [1000, 797]
     second = list(plan.units[1].images.records())
     assert second[0].id == "digits/1000"

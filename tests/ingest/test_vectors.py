@@ -161,9 +161,9 @@ def test_a_second_creation_at_the_same_time_is_told(tmp_path: Path) -> None:
 def test_embedded_folder_and_images_give_the_same_index(model: Model, tiny_npz: Path, tmp_path: Path) -> None:
     ids = write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 20))
     (tmp_path / "photos" / "broken.png").write_text("no")
-    embed_files(model, tmp_path / "photos", tmp_path / "out", batch_size=8, part_size=8)
+    embed_files(model, tmp_path / "photos", tmp_path / "out", batch_size=8, shard_size=8)
     create_index(tmp_path / "a", imported(tmp_path / "out"))
-    done = create_index_of_images(tmp_path / "b", model, tmp_path / "photos", batch_size=8, part_size=8)
+    done = create_index_of_images(tmp_path / "b", model, tmp_path / "photos", batch_size=8, shard_size=8)
     assert (done.items, len(done.bad)) == (20, 1)
     assert "broken.png" in (tmp_path / "b" / "bad.csv").read_text()
     with FolderIndex.open(tmp_path / "a") as a, FolderIndex.open(tmp_path / "b") as b:
@@ -183,13 +183,13 @@ def test_creation_from_images_stopped_and_repeated_goes_on(
     gallery, workshop = tmp_path / "gallery", tmp_path / ".gallery.creating" / "embedded"
     with pytest.raises(KeyboardInterrupt):
         create_index_of_images(
-            gallery, model, tmp_path / "photos", part_size=10, batch_size=8, meter=Watch(stop_at=25)
+            gallery, model, tmp_path / "photos", shard_size=10, batch_size=8, meter=Watch(stop_at=25)
         )
     assert not gallery.exists()
     kept = {file.name: file.stat().st_mtime_ns for file in workshop.glob("part-*.json")}
     assert sorted(kept) == ["part-00000.json", "part-00001.json"]
     with pytest.raises(InputError, match="begun with another batch size"):
-        create_index_of_images(gallery, model, tmp_path / "photos", part_size=10, batch_size=4)
+        create_index_of_images(gallery, model, tmp_path / "photos", shard_size=10, batch_size=4)
     assert {name: (workshop / name).stat().st_mtime_ns for name in kept} == kept
     np.save(tmp_path / "v.npy", vectors())
     with pytest.raises(InputError, match="holds images that were embedded for this index"):
@@ -197,7 +197,7 @@ def test_creation_from_images_stopped_and_repeated_goes_on(
     assert {name: (workshop / name).stat().st_mtime_ns for name in kept} == kept
     watch = Watch()
     done = create_index_of_images(
-        gallery, model, tmp_path / "photos", part_size=10, batch_size=8, meter=watch
+        gallery, model, tmp_path / "photos", shard_size=10, batch_size=8, meter=watch
     )
     assert done.items == 60
     assert (watch.total, watch.found, watch.seen) == (60, 20, 40)

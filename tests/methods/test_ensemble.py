@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from doubtless.config import load_config, make_config
 from doubtless.errors import InputError, RunError
-from doubtless.methods import DataSpec, Part
+from doubtless.methods import DataSpec, Subset
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.ensemble import Ensemble
 from doubtless.methods.procrustes import align, cross_products, inner_products, procrustes
@@ -233,7 +233,7 @@ def test_a_deleted_member_is_retrained_alone(copied: Run, monkeypatch: pytest.Mo
     trained: list[int] = []
     original = Deterministic.finish
 
-    def watching(self: Deterministic, *parts: Part) -> None:
+    def watching(self: Deterministic, *parts: Subset) -> None:
         trained.append(self.config.seed)
         original(self, *parts)
 
@@ -350,7 +350,7 @@ def rotated_copies(config: dict[str, Any], path: Path, spec: DataSpec, **options
         run.save_model(network)
     method.folder = path
     features = method.encode(some_images(100))
-    part = Part(labels=torch.zeros(100), features=lambda: features)
+    part = Subset(labels=torch.zeros(100), features=lambda: features)
     method.finish(part, part)
     return method
 

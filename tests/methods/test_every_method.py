@@ -21,7 +21,7 @@ from doubtless.data import BalancedBatches, Batch
 from doubtless.embedding import Embedding
 from doubtless.methods import Method, all_methods
 from doubtless.runs import Run, open_run_data
-from doubtless.runs.data import part_of
+from doubtless.runs.data import subset_of
 from doubtless.training import train_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -190,7 +190,7 @@ def test_gradient_is_finite(name: str, trained: Train) -> None:
     inputs = data.train.in_memory()
     assert inputs is not None
     if method.batch_kind == "features":
-        inputs = part_of(method, data.train).features()
+        inputs = subset_of(method, data.train).features()
     method.train()
     method.loss(Batch(inputs[rows], data.train.labels[rows], rows)).total.backward()
     gradients = [value.grad for value in method.parameters() if value.grad is not None]

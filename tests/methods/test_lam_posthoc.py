@@ -17,7 +17,7 @@ from doubtless.laplace import fit
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.laplace_head import TuneOptions, curvature_options
 from doubtless.runs import Run, open_run_data
-from doubtless.runs.data import features_of, part_of
+from doubtless.runs.data import features_of, subset_of
 from doubtless.training import train_run
 
 
@@ -187,7 +187,7 @@ def test_tuning_takes_no_more_images_than_asked_for(
     """Images and, where their neighbours are more than themselves, which of them are asked."""
     method, data = run.load_method(), open_run_data(run.config, split=run.split)
     seen: list[tuple[int, int | None]] = []
-    part = part_of(method, data.validation)
+    part = subset_of(method, data.validation)
     from doubtless.methods import laplace_head
 
     original = laplace_head.tune
@@ -212,7 +212,7 @@ def test_a_ratio_that_is_given_is_held(run: Run) -> None:
     for ratio in (1e-3, 10.0):
         options = method.laplace.options.tune.model_copy(update={"grid": 5, "ratio": ratio})
         method.laplace.options = method.laplace.options.model_copy(update={"tune": options})
-        method.laplace.tune(method.head, part_of(method, data.validation))
+        method.laplace.tune(method.head, subset_of(method, data.validation))
         tau, prior = float(method.laplace.scale), float(method.laplace.prior_precision)
         mean = float(method.laplace.posterior(method.head).flat_curvature().mean())
         assert prior / (tau * mean) == pytest.approx(ratio, rel=1e-4)

@@ -17,7 +17,7 @@ from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.losses.proxy import proxy_nca_loss
-from doubtless.methods import DataSpec, Part
+from doubtless.methods import DataSpec, Subset
 from doubtless.methods.proxy import Proxy, roles_of_the_norm
 from doubtless.runs import Run
 from doubtless.training import train_run
@@ -59,10 +59,10 @@ def a_batch(seed: int = 1) -> Batch:
     return Batch(torch.rand(8, 1, 12, 12, generator=generator), classes, torch.arange(8))
 
 
-def a_part(method: Proxy, labels: list[int]) -> Part:
+def a_part(method: Proxy, labels: list[int]) -> Subset:
     generator = torch.Generator().manual_seed(3)
     features = torch.rand(len(labels), method.encoder.feature_dim, generator=generator)
-    return Part(labels=torch.tensor(labels), features=lambda: features)
+    return Subset(labels=torch.tensor(labels), features=lambda: features)
 
 
 @every_row

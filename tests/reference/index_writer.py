@@ -57,7 +57,7 @@ def apply(index: FolderIndex, change: dict[str, Any]) -> None:
     elif change["kind"] == "compact":
         index.compact()
     elif change["kind"] == "part":
-        index.save_part("calibrator", {"values": torch.full((1000,), float(change["seed"] % 999))}, change)
+        index.attach("calibrator", {"values": torch.full((1000,), float(change["seed"] % 999))}, change)
 
 
 def say(value: object) -> None:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from doubtless.config import make_config
-from doubtless.methods import Method, Part, method_class
+from doubtless.methods import Method, Subset, method_class
 from doubtless.methods.ensemble import Ensemble
 from doubtless.runs import open_run_data
-from doubtless.runs.data import EMBED_BATCH, RunData, part_of
+from doubtless.runs.data import EMBED_BATCH, RunData, subset_of
 
 
 @pytest.fixture(params=["trained", "frozen"])
@@ -28,11 +28,11 @@ def method_and_data(tiny_config: dict[str, Any], request: pytest.FixtureRequest)
 
 def test_batches_are_the_features(method_and_data: tuple[Method, RunData]) -> None:
     method, data = method_and_data
-    part = part_of(method, data.train)
+    part = subset_of(method, data.train)
     whole = part.features()
     assert torch.equal(part.each(lambda features: features), whole)
     torch.testing.assert_close(part.each(lambda features: features.sum(1)), whole.sum(1))
-    alone = Part(part.labels, lambda: whole)
+    alone = Subset(part.labels, lambda: whole)
     assert torch.equal(alone.each(lambda features: features[:, :2]), whole[:, :2])
 
 
@@ -40,7 +40,7 @@ def test_a_reader_of_batches_finds_gradients_on_and_the_mode_restored(tiny_confi
     config = make_config(tiny_config)
     data = open_run_data(config)
     method = method_class(config.method)(config, data.spec).train()
-    part = part_of(method, data.train)
+    part = subset_of(method, data.train)
     assert part.batches is not None
     assert all(torch.is_grad_enabled() and not method.training for _ in part.batches())
     assert method.training
@@ -75,6 +75,6 @@ def test_an_ensemble_is_aligned_without_all_wide_features_at_once(
 
     monkeypatch.setattr("doubtless.methods.ensemble.fingerprint", lambda run: 0)
     method.folder = Path("nowhere")
-    part = Part(torch.zeros(4 * EMBED_BATCH), never, batches)
+    part = Subset(torch.zeros(4 * EMBED_BATCH), never, batches)
     method.finish(part, part)
     assert not torch.equal(method.alignment[1], torch.eye(config.model.dim))

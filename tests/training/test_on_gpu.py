@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from doubtless.config import make_config
-from doubtless.methods import Part
+from doubtless.methods import Subset
 from doubtless.methods.lam_posthoc import LamPosthoc
 from doubtless.runs import embed_images, open_run_data
 from doubtless.runs.evaluation import RunEvaluation
@@ -40,7 +40,7 @@ def test_what_follows_a_training_stays_on_the_gpu(
     seen: list[str] = []
     plain = LamPosthoc.finish
 
-    def finish(self: LamPosthoc, train: Part, validation: Part) -> None:
+    def finish(self: LamPosthoc, train: Subset, validation: Subset) -> None:
         seen.extend([self.device.type, train.features().device.type, validation.labels.device.type])
         plain(self, train, validation)
 

@@ -20,7 +20,7 @@ from doubtless.errors import InputError
 from doubtless.metrics.calibration import match_brier, match_ece
 from doubtless.search.hits import Hits, hits_among
 
-PART = "calibrator"
+ATTACHMENT = "calibrator"
 OF_LATER_HITS = ("behind", "rank")  # constant for the first hit
 LATER = 10
 """Hits a query down to which the model of later hits is fitted."""
@@ -132,7 +132,7 @@ class Calibrator:
         return chance.masked_fill(~hits.found, 0.0)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `Index.save_part`."""
+        """Tensors and JSON for `Index.attach`."""
         tensors, record = (
             self.first.tensors("first."),
             {"first": self.first.record(), "fit": dict(self.record)},

@@ -83,7 +83,7 @@ class CoveringSets:
         return needed.clamp_max(probability.shape[1])
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `Index.save_part`."""
+        """Tensors and JSON for `Index.attach`."""
         return {"score": self.score}, {}
 
     @classmethod
@@ -178,7 +178,7 @@ class Presence:
         return (below + 1).double() / (len(self.score) + 1)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `Index.save_part`."""
+        """Tensors and JSON for `Index.attach`."""
         tensors = {"score": self.score} | (
             {} if self.logistic is None else self.logistic.tensors("logistic.")
         )

@@ -22,7 +22,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.metrics.calibration import match_brier, match_ece
 
-PART = "pairs"
+ATTACHMENT = "pairs"
 PAIRS = 5_000
 """Pairs of each kind that are drawn at most."""
 
@@ -86,7 +86,7 @@ class PairCalibrator:
         return torch.sigmoid(torch.logit(chance) + _log_odds(prior) - _log_odds(self.share))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `Index.save_part`."""
+        """Tensors and JSON for `Index.attach`."""
         return self.model.tensors("model."), {
             "model": self.model.record(),
             "share": self.share,

@@ -24,7 +24,7 @@ from torch import Tensor
 from doubtless.errors import InputError
 from doubtless.metrics.ranking import Ranking, check_scores
 
-PART = "risk"
+ATTACHMENT = "risk"
 STARTS = ((0.5, 0.45), (1.0, 0.45))
 """Where sequences of tests begin, as a part of the pilot's best prefix, and their share of 1 − confidence."""
 EVERYTHING = 0.1
@@ -121,7 +121,7 @@ class RiskControl:
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `Index.save_part`."""
+        """Tensors and JSON for `Index.attach`."""
         doubt, correct, pilot = self.evidence
         tensors = {"doubt": doubt, "correct": correct, "pilot": pilot}
         return tensors, {"target_error": self.target_error, "confidence": self.confidence}

@@ -54,12 +54,12 @@ def compare(
 
 
 def _from_index(index: str, run: Path | None, images: list[Path]) -> tuple[Embedding, PairCalibrator]:
-    from doubtless.calibration.pairs import PART, PairCalibrator
+    from doubtless.calibration.pairs import ATTACHMENT, PairCalibrator
     from doubtless.gallery.model import needed_model
     from doubtless.index.base import open_index
 
     with open_index(index) as opened:
-        part = opened.load_part(PART)
+        part = opened.attached(ATTACHMENT)
         if part is None:
             raise InputError(
                 f"{index} has no calibration of pairs; run `doubtless calibrate {index}` (its items need labels)."

@@ -9,7 +9,6 @@ import typer
 
 if TYPE_CHECKING:
     from doubtless.ingest.bulk import Embedded
-    from doubtless.ingest.shards import PartFormat
 
 ImageColumn = Annotated[
     str | None, typer.Option("--image-column", help="Parquet: column of images; found by itself if usual.")
@@ -34,7 +33,7 @@ def embed(
         list[str], typer.Argument(help="Folders, images, tar shards, parquet files, or a source's name.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the embeddings; continued if begun.")],
-    part_size: Annotated[
+    shard_size: Annotated[
         int, typer.Option(min=1, help="Images a part: what a killed run loses at most.")
     ] = 4096,
     batch_size: BatchSize = None,
@@ -42,7 +41,7 @@ def embed(
     image_column: ImageColumn = None,
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
-    part_format: Annotated[
+    shard_format: Annotated[
         str,
         typer.Option(
             "--format", help="What parts are: safetensors, or parquet, which other programs read too."
@@ -73,11 +72,11 @@ def embed(
 
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),
-        "part_size": part_size,
+        "part_size": shard_size,
         "batch_size": batch_size,
     }
     model = load_model(run)
-    kind = cast("PartFormat", part_format)
+    kind = cast("ShardFormat", shard_format)
     with BulkProgress() as meter:
         if ray is None:
             done = embed_files(model, sources, out, format=kind, workers=workers, meter=meter, **options)
@@ -99,7 +98,7 @@ def _tell(done: Embedded, *, json: bool) -> None:
         print_json(asdict(done) | {"folder": str(done.folder)})
         return
     typer.echo(
-        f"{done.items:,} images embedded in {done.parts:,} parts{_found(done.found_parts)}: {done.folder}"
+        f"{done.items:,} images embedded in {done.parts:,} parts{_found(done.found_shards)}: {done.folder}"
     )
     if done.bad:
         typer.echo(f"{done.bad:,} bad images skipped: {done.folder / BAD}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from doubtless.ingest.create import Filled
-    from doubtless.ingest.shards import EmbeddedPart
+    from doubtless.ingest.shards import EmbeddedShard
 
 index = typer.Typer(
     help="Make, fill and look after an index.",
@@ -137,7 +137,7 @@ def add(
     from doubtless.runs.model import model_fingerprint
 
     with open_index(path, writable=True) as opened, BulkProgress() as meter:
-        parts: Iterable[EmbeddedPart]
+        parts: Iterable[EmbeddedShard]
         fingerprint = None
         if images:
             found = needed_model(opened, model)
@@ -202,7 +202,7 @@ def stats(path: IndexPath, json: Json = False) -> None:
     from doubtless.ingest.create import recorded_run
 
     with open_index(path) as opened:
-        run, calibrated = recorded_run(opened), opened.load_part(ABOUT)
+        run, calibrated = recorded_run(opened), opened.attached(ABOUT)
         found = {**opened.stats(), "run": None if run is None else str(run)}
     about = None if calibrated is None else calibrated[1]
     if json:
@@ -252,7 +252,7 @@ def _create_of_vectors(
     from doubtless.ingest.vectors import joined, read_labels
 
     notes: list[str] = []
-    parts: Iterable[EmbeddedPart]
+    parts: Iterable[EmbeddedShard]
     if faiss is not None:
         from doubtless.ingest.vectors import read_faiss
 
@@ -278,7 +278,7 @@ def _vectors(
     variance: Path | None,
     family: str | None,
     model: Path | None,
-) -> tuple[Iterable[EmbeddedPart], str | None]:
+) -> tuple[Iterable[EmbeddedShard], str | None]:
     """Parts of a file or folder, and the fingerprint of the model that made them where it is known."""
     from doubtless.ingest.shards import read_manifest
     from doubtless.ingest.vectors import imported

@@ -141,7 +141,7 @@ def _fit(
     import torch
 
     from doubtless.laplace import fit
-    from doubtless.methods import Part
+    from doubtless.methods import Subset
     from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_options
 
     generator = torch.Generator().manual_seed(config.seed)
@@ -152,7 +152,7 @@ def _fit(
     laplace = LaplaceHead(layer, config.section("laplace", LaplaceOptions))
     laplace.start(layer, images=len(train[0]))
     laplace.keep(found.with_scale(float(laplace.scale), float(laplace.prior_precision)))
-    laplace.tune(layer, Part(held_out[1], lambda: held_out[0]), seed=config.seed)
+    laplace.tune(layer, Subset(held_out[1], lambda: held_out[0]), seed=config.seed)
     return laplace.record(), laplace.posterior(layer)
 
 

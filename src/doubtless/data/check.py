@@ -85,8 +85,8 @@ def _check_other(name: str, root: str | Path | None, progress: Progress | None) 
 
 def _counts(source: Source) -> dict[str, int]:
     counts = {"images": len(source), "classes": len(source.labels.unique())}
-    if source.part is not None:
-        train, test = torch.bincount(source.part, minlength=2).tolist()
+    if source.given_split is not None:
+        train, test = torch.bincount(source.given_split, minlength=2).tolist()
         counts |= {"training images": train, "test images": test}
     return counts
 

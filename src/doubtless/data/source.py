@@ -80,7 +80,7 @@ TRAIN, TEST = 0, 1
 class Source:
     """n labelled images.
 
-    Images live either in memory (`pixels`, uint8 (n, C, H, W)) or in files (`paths`). `part` says which of
+    Images live either in memory (`pixels`, uint8 (n, C, H, W)) or in files (`paths`). `given_split` says which of
     them the source itself calls train (0) or test (1), None where it does not say.
     """
 
@@ -89,7 +89,7 @@ class Source:
     label_names: list[str]
     pixels: Tensor | None = None
     paths: Sequence[Path] | None = None
-    part: Tensor | None = None  # (n,)
+    given_split: Tensor | None = None  # (n,)
     places: Places | None = None
     """Where the images were taken, where that and not the label says which belong together."""
     skipped: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ def tensor_source(
     labels: Tensor,
     *,
     label_names: list[str] | None = None,
-    part: Tensor | None = None,
+    given_split: Tensor | None = None,
 ) -> Source:
     """A source from arrays of anyone's: (n, H, W) or (n, H, W, C) or (n, C, H, W), bytes or floats in [0, 1].
 
@@ -165,7 +165,7 @@ def tensor_source(
         labels=labels.long(),
         label_names=label_names,
         pixels=_channels_first(name, _as_bytes(name, images)),
-        part=part,
+        given_split=given_split,
     )
 
 

@@ -74,7 +74,7 @@ def _fashion_sample() -> Source:
     with as_file(files("doubtless.data") / "samples" / "fashion_sample.npz") as path:
         source = _npz("fashion-sample", path)
     return tensor_source(
-        source.name, _pixels(source), source.labels, label_names=FASHION_NAMES, part=source.part
+        source.name, _pixels(source), source.labels, label_names=FASHION_NAMES, given_split=source.given_split
     )
 
 
@@ -101,7 +101,7 @@ def _npz(name: str, path: Path) -> Source:
         labels = np.concatenate([arrays["y_train"], arrays["y_test"]])
         part = torch.full((len(images),), TEST)
         part[: len(arrays["x_train"])] = TRAIN
-        return tensor_source(name, torch.from_numpy(images), _labels(name, labels), part=part)
+        return tensor_source(name, torch.from_numpy(images), _labels(name, labels), given_split=part)
     if {"x", "y"} <= set(arrays):
         return tensor_source(name, torch.from_numpy(arrays["x"]), _labels(name, arrays["y"]))
     raise InputError(
@@ -175,7 +175,7 @@ def _torchvision(name: str, dataset: str, root: Path | None) -> Source:
     part = torch.cat([torch.full((len(some),), number) for number, some in enumerate(labels)])
     if dataset == "Omniglot":  # both parts count their characters from 0, but they are other characters
         labels = (labels[0], labels[1] + int(labels[0].max()) + 1)
-    return tensor_source(name, torch.cat(images), torch.cat(labels), part=part)
+    return tensor_source(name, torch.cat(images), torch.cat(labels), given_split=part)
 
 
 def _torchvision_arrays(dataset: Any) -> tuple[Tensor, Tensor]:

@@ -93,8 +93,10 @@ def make_split(
 
 
 def _closed(source: Source, test: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    if source.part is not None:
-        return torch.nonzero(source.part == TRAIN)[:, 0], torch.nonzero(source.part == TEST)[:, 0]
+    if source.given_split is not None:
+        return torch.nonzero(source.given_split == TRAIN)[:, 0], torch.nonzero(source.given_split == TEST)[
+            :, 0
+        ]
     return _by_image(source.labels, torch.arange(len(source)), test, generator)
 
 
@@ -111,11 +113,11 @@ def _open(source: Source) -> tuple[Tensor, Tensor]:
 
 
 def _given(source: Source) -> tuple[Tensor, Tensor]:
-    if source.part is None:
+    if source.given_split is None:
         raise InputError(
             f"{source.name} has no train and test part of its own; split: open or closed can be had."
         )
-    return torch.nonzero(source.part == TRAIN)[:, 0], torch.nonzero(source.part == TEST)[:, 0]
+    return torch.nonzero(source.given_split == TRAIN)[:, 0], torch.nonzero(source.given_split == TEST)[:, 0]
 
 
 def _by_image(

@@ -39,7 +39,7 @@ from doubtless.search.hits import Hits
 from doubtless.search.relevance import Truth
 from doubtless.search.scores import ScoreName
 
-PART = "doubt"  # its name in an index
+ATTACHMENT = "doubt"  # its name in an index
 LEVELS = (0.01, 0.02, 0.03)
 BUDGET = 0.02  # of error AUROC among known queries, cross-fitted
 STEEPNESS = 3.0
@@ -265,7 +265,7 @@ class Doubt:
         return replace(here, intercept=here.intercept + _shift(here._odds(signals), expected))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and JSON for `Index.save_part`."""
+        """Tensors and JSON for `Index.attach`."""
         tensors = {f"tail.{name}": tail.sample.cpu() for name, tail in self.tails.items()}
         for prefix, part in (("oddity", self.oddity), ("novelty", self.novelty)):
             if part is not None:

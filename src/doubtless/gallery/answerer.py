@@ -18,7 +18,7 @@ from doubtless.calibration.conformal import CoveringSets, Presence
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import Calibration
 from doubtless.calibration.risk import RiskControl
-from doubtless.doubt.doubt import PART as DOUBT
+from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
@@ -35,10 +35,10 @@ GROWN = 1.25
 """A gallery that has grown or shrunk by this factor since is warned of."""
 
 KINDS: dict[str, Any] = {
-    calibrator.PART: Calibrator,
+    calibrator.ATTACHMENT: Calibrator,
     conformal.COVERING: CoveringSets,
     conformal.PRESENCE: Presence,
-    risk.PART: RiskControl,
+    risk.ATTACHMENT: RiskControl,
 }
 """Name of a part, and of its field of `Answering` → who reads it."""
 NOTHING = {"nothing": True}
@@ -81,12 +81,12 @@ class Answering:
         """Keeps every part in the index; one that is not there takes the place of an older one all the same."""
         for name in KINDS:
             part = getattr(self, name)
-            index.save_part(name, *(({}, NOTHING) if part is None else part.state()))
-        index.save_part(ABOUT, {}, dict(self.about or {}))
+            index.attach(name, *(({}, NOTHING) if part is None else part.state()))
+        index.attach(ABOUT, {}, dict(self.about or {}))
 
 
 def _read(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    part = index.load_part(name)
+    part = index.attached(name)
     return None if part is None or part[1] == NOTHING else part
 
 

@@ -18,11 +18,11 @@ from torch import Tensor
 from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import DEFAULT, DoubtOf, Known, Targets, calibrate, trial
-from doubtless.calibration.pairs import PART as PAIRS
+from doubtless.calibration.pairs import ATTACHMENT as PAIRS
 from doubtless.calibration.pairs import PairCalibrator
 from doubtless.calibration.risk import RiskControl
 from doubtless.data import Progress
-from doubtless.doubt.doubt import PART as DOUBT
+from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.doubt.novelty import Novelty
 from doubtless.doubt.signals import hit_signals, query_signals
@@ -90,9 +90,9 @@ def calibrate_index(
     answering = Answering.of(made, record)
     answering.save(index)
     if fitter is not None and fitter.fitted is not None:
-        index.save_part(DOUBT, *fitter.fitted.state())
+        index.attach(DOUBT, *fitter.fitted.state())
     if pairs is not None:
-        index.save_part(PAIRS, *pairs.state())
+        index.attach(PAIRS, *pairs.state())
     return dict(answering.about or {})
 
 
@@ -107,7 +107,7 @@ def calibrate_index_on_pairs(index: Index, first: Tensor, second: Tensor, same: 
     record = {"items": len(index), "method": calibrator.first.method, **calibrator.record}
     record["features"] = list(calibrator.first.names)
     Answering(calibrator=calibrator, about=record).save(index)
-    index.save_part(PAIRS, *pairs.state())
+    index.attach(PAIRS, *pairs.state())
     return record
 
 

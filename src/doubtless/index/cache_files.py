@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from doubtless.errors import RunError
+from doubtless.errors import StoreError
 from doubtless.files import write_json
 from doubtless.index.forms import ITEM, Floats, Searchable, matrix_widths
 from doubtless.index.proposals import Approximate, Recipe
@@ -191,7 +191,7 @@ def warn_of_damage(index: Path, what: object) -> None:
     )
 
 
-def warn_of_failed_write(index: Path, error: OSError | RunError) -> None:
+def warn_of_failed_write(index: Path, error: OSError | StoreError) -> None:
     warnings.warn(
         f"The cache of the index {index} could not be written ({error}); nothing is lost, but opening takes "
         "longer until it can be.",

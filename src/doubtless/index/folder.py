@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index import search as searching
 from doubtless.index.base import Index, Rows, refuse_missing, whole_numbers
 from doubtless.index.filters import Filter, Where
-from doubtless.index.forms import fitting, new_items, packed, read_part, unpacked, written_part
+from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
 from doubtless.index.items import Incoming, checked_ids, refuse_unknown
 from doubtless.index.lock import Gate, WriterLock
 from doubtless.index.salvage import Salvage, open_damaged, salvage
@@ -178,17 +178,17 @@ class FolderIndex(Index):
                 self._cache.compacted(state)
             self._store.vacuum()
 
-    def save_part(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+    def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
         """Keeps tensors and JSON under a name in the index, in place of what was there; durable like an add."""
-        written = written_part(name, tensors, record)
+        written = packed_attachment(name, tensors, record)
         with self._changing(), self._store.writing():
-            self._store.save_part(name, *written)
+            self._store.attach(name, *written)
 
-    def load_part(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What `save_part` kept under a name; None where there is nothing."""
+    def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What `attach` kept under a name; None where there is nothing."""
         with self._reading():
             found = self._store.part(name)
-        return None if found is None else read_part(*found)
+        return None if found is None else read_attachment(*found)
 
     # -- searching -----------------------------------------------------------------------------------
 
@@ -303,13 +303,13 @@ class FolderIndex(Index):
         with self._mutex:
             self._refuse_closed()
             if self._lock is None:
-                raise RunError(f"The index {self.path} is open for reading; open it with writable=True.")
+                raise StoreError(f"The index {self.path} is open for reading; open it with writable=True.")
             self._refresh()  # it may have been cut off between the database and the cache
             yield
 
     def _refuse_closed(self) -> None:
         if not self._open:
-            raise RunError(f"The index {self.path} is closed; open it again.")
+            raise StoreError(f"The index {self.path} is closed; open it again.")
 
 
 def create_folder(path: Path, settings: Settings) -> None:
@@ -320,13 +320,13 @@ def create_folder(path: Path, settings: Settings) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     except OSError as error:
-        raise RunError(f"The index {path} cannot be created: {error.strerror or error}.") from error
+        raise StoreError(f"The index {path} cannot be created: {error.strerror or error}.") from error
     try:
         made.chmod(0o777 & ~_umask())  # mkdtemp makes private folders; an index is to be shared
         Store.create(made, settings)
         os.replace(made, path)
     except OSError as error:
-        raise RunError(f"The index {path} cannot be created: {error.strerror or error}.") from error
+        raise StoreError(f"The index {path} cannot be created: {error.strerror or error}.") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

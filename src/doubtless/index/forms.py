@@ -158,7 +158,9 @@ def _plain(vectors: Tensor) -> Floats:
     return np.ascontiguousarray(vectors.numpy(), dtype=np.float32)
 
 
-def written_part(name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> tuple[bytes, str]:
+def packed_attachment(
+    name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]
+) -> tuple[bytes, str]:
     from safetensors.torch import save
 
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -170,7 +172,7 @@ def written_part(name: str, tensors: Mapping[str, Tensor], record: Mapping[str, 
         ) from error
 
 
-def read_part(tensors: bytes, record: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_attachment(tensors: bytes, record: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors.torch import load
 
     return load(tensors), json.loads(record)

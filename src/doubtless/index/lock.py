@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from doubtless.errors import RunError
+from doubtless.errors import StoreError
 
 
 class WriterLock:
@@ -19,7 +19,7 @@ class WriterLock:
         try:
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise RunError(
+            raise StoreError(
                 f"The index {path.parent} cannot be opened for writing: {error.strerror or error}; "
                 "open it without writable=True to search it."
             ) from error
@@ -28,7 +28,7 @@ class WriterLock:
         except OSError:
             holder = os.pread(self._handle, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._handle)
-            raise RunError(
+            raise StoreError(
                 f"The index {path.parent} has a writer already (process {holder}); one process writes at a "
                 "time, any number may read. Wait until it is done, or open the index without writable=True."
             ) from None

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.base import Index, open_index
 from doubtless.index.folder import FolderIndex
 from doubtless.index.forms import packed
@@ -29,7 +29,7 @@ from doubtless.index.milvus.connection import Address, is_milvus
 from doubtless.index.milvus.index import discard_unfinished, look_at
 from doubtless.index.sqlite import Item
 
-PART = "migration"
+ATTACHMENT = "migration"
 """Under this name a copy keeps what it is a copy of."""
 
 TOGETHER = 2_048
@@ -68,9 +68,9 @@ def migrate(
             return _repeated(old, source, target)
         with _unfinished(old, target, restart=restart) as new:
             copied = _copy_items(old, new, target, told)
-            parts = _copy_parts(old, new)
+            parts = _copy_attachments(old, new)
             items, checksum = _verified(old, new, source, target)
-            new.save_part(PART, {}, _record(old, checksum))
+            new.attach(ATTACHMENT, {}, _record(old, checksum))
         return Migrated(str(source), str(target), items, copied, parts, checksum)
 
 
@@ -82,7 +82,7 @@ def checksum_of(index: Index) -> str:
         for item in items:
             _feed(digest, [item.id, item.label, item.path, item.metadata])
         digest.update(numbers)
-    for name in _part_names(index):
+    for name in _attachment_names(index):
         tensors, record = _part(index, name)
         _feed(digest, [name, record])
         for key, value in sorted(tensors.items()):
@@ -117,17 +117,17 @@ def _copy_items(old: Index, new: Index, target: str | Path, told: Told | None) -
     return len(rows) - done
 
 
-def _copy_parts(old: Index, new: Index) -> list[str]:
-    names = _part_names(old)
+def _copy_attachments(old: Index, new: Index) -> list[str]:
+    names = _attachment_names(old)
     for name in names:
-        new.save_part(name, *_part(old, name))
+        new.attach(name, *_part(old, name))
     return names
 
 
 def _verified(old: Index, new: Index, source: str | Path, target: str | Path) -> tuple[int, str]:
     counts, sums = (len(old), len(new)), (checksum_of(old), checksum_of(new))
     if counts[0] != counts[1] or sums[0] != sums[1]:
-        raise RunError(
+        raise StoreError(
             f"The copy {target} is not equal to {source} ({counts[1]:,} of {counts[0]:,} items, checksum "
             f"{sums[1][:12]}… instead of {sums[0][:12]}…), which may have been changed meanwhile. Repeat the "
             "command; if it says so again, begin anew with --restart."
@@ -141,14 +141,14 @@ def _lots(index: Index, rows: Tensor) -> Iterator[tuple[list[Item], bytes]]:
         yield index.items(some), packed(index.embedding(some), index.settings).tobytes()
 
 
-def _part_names(index: Index) -> list[str]:
-    return sorted(name for name in index.stats()["parts"] if name != PART)
+def _attachment_names(index: Index) -> list[str]:
+    return sorted(name for name in index.stats()["parts"] if name != ATTACHMENT)
 
 
 def _part(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    found = index.load_part(name)
+    found = index.attached(name)
     if found is None:
-        raise RunError(f"{index.path} lost its part {name!r} while it was read; repeat the command.")
+        raise StoreError(f"{index.path} lost its part {name!r} while it was read; repeat the command.")
     return found
 
 
@@ -187,14 +187,14 @@ def _repeated(old: Index, source: str | Path, target: str | Path) -> Migrated:
     )
     try:
         new = open_index(target)
-    except (InputError, RunError):
+    except (InputError, StoreError):
         raise elsewhere from None
     with new:
-        part = new.load_part(PART)
+        part = new.attached(ATTACHMENT)
         if part is None or part[1]["source"] != old.settings.identity:
             raise elsewhere
         items, checksum = _verified(old, new, source, target)
-        return Migrated(str(source), str(target), items, 0, _part_names(new), checksum)
+        return Migrated(str(source), str(target), items, 0, _attachment_names(new), checksum)
 
 
 @contextlib.contextmanager
@@ -220,7 +220,9 @@ def _unfinished(old: Index, target: str | Path, *, restart: bool) -> Iterator[In
     try:
         os.replace(folder, path)
     except OSError as error:
-        raise RunError(f"{folder} cannot be put into its place {path}: {error.strerror or error}.") from error
+        raise StoreError(
+            f"{folder} cannot be put into its place {path}: {error.strerror or error}."
+        ) from error
 
 
 def _in_milvus(old: Index, target: str, *, restart: bool) -> Any:
@@ -239,9 +241,9 @@ def _in_milvus(old: Index, target: str, *, restart: bool) -> Any:
 
 def _claim(old: Index, new: Index, target: str | Path) -> None:
     """Notes of what this is a copy, or finds it noted."""
-    part = new.load_part(PART)
+    part = new.attached(ATTACHMENT)
     if part is None and not len(new):
-        new.save_part(PART, {}, _record(old))
+        new.attach(ATTACHMENT, {}, _record(old))
     elif part is None or part[1]["source"] != old.settings.identity:
         raise InputError(
             f"{target} is the unfinished copy of another index than {old.path}; finish that, or discard it with "

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index import sqlite as database
-from doubtless.index.forms import read_part, unpacked
+from doubtless.index.forms import read_attachment, unpacked
 from doubtless.index.settings import DATABASE, Settings
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def salvage(into: FolderIndex, connection: sqlite3.Connection) -> Salvage:
 def open_damaged(path: Path) -> tuple[sqlite3.Connection, Settings]:
     """The database without the checks of a whole one, and what the index was created as."""
     if not (path / DATABASE).is_file():
-        raise RunError(f"{path} is no index: there is no {DATABASE} in it.")
+        raise StoreError(f"{path} is no index: there is no {DATABASE} in it.")
     connection = database.open_as(path / DATABASE, "mode=ro")
     stored = dict(_readable(connection, "SELECT name, value FROM setting"))
     try:
         return connection, Settings(**{name: json.loads(value) for name, value in stored.items()})
     except (TypeError, ValueError, InputError) as error:
         connection.close()
-        raise RunError(
+        raise StoreError(
             f"Nothing can be saved from the index {path}: what kind of index it was cannot be read ({error}). "
             "Restore its database from a copy."
         ) from error
@@ -141,7 +141,7 @@ def _parts(connection: sqlite3.Connection, into: FolderIndex) -> Iterator[str]:
     for (name,) in _readable(connection, "SELECT name FROM part"):
         for found in _readable(connection, "SELECT tensors, record FROM part WHERE name = ?", (name,)):
             try:
-                into.save_part(name, *read_part(*found))
+                into.attach(name, *read_attachment(*found))
             except Exception:
                 continue
             yield name

@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from doubtless.errors import RunError
+from doubtless.errors import StoreError
 from doubtless.index.forms import Floats, Integers
 from doubtless.index.settings import APPLICATION, DATABASE, SCHEMA, TABLES, Settings
 
@@ -197,7 +197,7 @@ class Store:
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def save_part(self, name: str, tensors: bytes, record: str) -> None:
+    def attach(self, name: str, tensors: bytes, record: str) -> None:
         self._connection.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, tensors, record))
 
     def part(self, name: str) -> tuple[bytes, str] | None:
@@ -218,7 +218,7 @@ class Store:
         width = self.settings.width
         for row, _, blob, checksum in found:
             if len(blob) != 4 * width or zlib.crc32(blob) != checksum:
-                raise RunError(
+                raise StoreError(
                     f"The database of the index {self.folder} is damaged: the numbers of row {row} are not "
                     "those that were stored. Restore it from a copy, or save what can still be read into a "
                     f"new index: FolderIndex.salvage({str(self.folder)!r}, NEW)."
@@ -237,7 +237,7 @@ def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:
     """Opens the database of an index and looks whether it is one that this version can read."""
     path = folder / DATABASE
     if not path.is_file():
-        raise RunError(f"{folder} is no index: there is no {DATABASE} in it.")
+        raise StoreError(f"{folder} is no index: there is no {DATABASE} in it.")
     with translated(folder):
         connection = open_as(path, "mode=rw" if writable else _reading_mode(path))
         if writable:
@@ -279,10 +279,10 @@ def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
     (schema,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
         connection.close()
-        raise RunError(f"{folder / DATABASE} is a database, but not one of a doubtless index.")
+        raise StoreError(f"{folder / DATABASE} is a database, but not one of a doubtless index.")
     if schema > SCHEMA:
         connection.close()
-        raise RunError(
+        raise StoreError(
             f"The index {folder} was written by a newer doubtless (schema {schema}, this one reads up to "
             f"{SCHEMA}); update doubtless to open it."
         )
@@ -320,7 +320,7 @@ def translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise RunError(_sentence(folder, error)) from error
+        raise StoreError(_sentence(folder, error)) from error
 
 
 def _sentence(folder: Path, error: sqlite3.Error) -> str:

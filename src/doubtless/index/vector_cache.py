@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from doubtless.errors import RunError
+from doubtless.errors import StoreError
 from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage, warn_of_failed_write
 from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_widths, searchable, unpacked
 from doubtless.index.proposals import Approximate, Source, kind_for, next_step
@@ -187,7 +187,7 @@ class VectorCache:
                 self._files.append(Searchable(unsaved, tails), version=version)
                 self._map_again()
             self._keep_approximate()
-        except (OSError, RunError) as error:
+        except (OSError, StoreError) as error:
             warn_of_failed_write(self._index, error)
         except DamageError as error:
             self._throw_away(error)

@@ -32,9 +32,9 @@ from doubtless.ingest.shards import (
     FORMATS,
     MANIFEST,
     BadImage,
-    EmbeddedPart,
-    PartFormat,
-    PartStore,
+    EmbeddedShard,
+    ShardFormat,
+    ShardStore,
     read_manifest,
 )
 from doubtless.ingest.streams import open_streams
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
-PART_SIZE = 4096
+SHARD_SIZE = 4096
 CPU_BATCH, GPU_BATCH = 32, 256
 
 
@@ -82,7 +82,7 @@ class Plan:
         return int(self.manifest["batch_size"])
 
 
-Produce = Callable[[Sequence[WorkUnit]], Iterable[tuple[int, EmbeddedPart]]]
+Produce = Callable[[Sequence[WorkUnit]], Iterable[tuple[int, EmbeddedShard]]]
 """Units to their parts, each with its unit's number, in any order."""
 
 
@@ -95,7 +95,7 @@ class Embedded:
     items: int
     bad: int
     parts: int
-    found_parts: int
+    found_shards: int
     """Of the parts, those that were there already."""
 
 
@@ -104,9 +104,9 @@ def embed_files(
     sources: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
-    format: PartFormat = "safetensors",
+    format: ShardFormat = "safetensors",
     columns: Columns | None = None,
-    part_size: int = PART_SIZE,
+    shard_size: int = SHARD_SIZE,
     batch_size: int | None = None,
     workers: int | None = None,
     meter: Meter | None = None,
@@ -115,11 +115,11 @@ def embed_files(
 
     >>> embed_files(doubtless.load("runs/first"), "photos", "photos-embedded")        # doctest: +SKIP
     """
-    method, store = method_of(model), PartStore(Path(out), format)
+    method, store = method_of(model), ShardStore(Path(out), format)
     store.must_fit()
-    plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=batch_size)
+    plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
 
-    def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
+    def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedShard]]:
         for unit in units:
             yield (
                 unit.number,
@@ -129,7 +129,7 @@ def embed_files(
     return embed_into(store, plan, produce, meter=meter)
 
 
-def embed_into(store: PartStore, plan: Plan, produce: Produce, *, meter: Meter | None = None) -> Embedded:
+def embed_into(store: ShardStore, plan: Plan, produce: Produce, *, meter: Meter | None = None) -> Embedded:
     """Has the parts made that are not there yet, by whatever makes them, and writes each as it comes.
 
     The meter is told here what there is to do; whoever makes the parts tells it how that goes.
@@ -152,14 +152,14 @@ def embedded(
     sources: str | Path | Sequence[str | Path],
     *,
     columns: Columns | None = None,
-    part_size: int = PART_SIZE,
+    shard_size: int = SHARD_SIZE,
     batch_size: int | None = None,
     workers: int | None = None,
     meter: Meter | None = None,
-) -> Iterator[EmbeddedPart]:
+) -> Iterator[EmbeddedShard]:
     """The embedded images of some sources, part after part, written nowhere."""
     method = method_of(model)
-    plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=batch_size)
+    plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
     if meter is not None:
         meter.start(plan.total, 0)
     for unit in plan.units:
@@ -171,19 +171,19 @@ def plan_work(
     sources: str | Path | Sequence[str | Path],
     *,
     columns: Columns | None = None,
-    part_size: int = PART_SIZE,
+    shard_size: int = SHARD_SIZE,
     batch_size: int | None = None,
 ) -> Plan:
     """Lists the images and cuts them into units; a unit never spans two folders or shards."""
     method = method_of(model)
-    for name, value in (("part_size", part_size), ("batch_size", batch_size)):
+    for name, value in (("shard_size", shard_size), ("batch_size", batch_size)):
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, got {value}.")
     streams = open_streams([sources] if isinstance(sources, str | Path) else sources, columns=columns)
     pieces = [
-        stream.part(start, min(start + part_size, len(stream)))
+        stream.slice(start, min(start + shard_size, len(stream)))
         for stream in streams
-        for start in range(0, len(stream), part_size)
+        for start in range(0, len(stream), shard_size)
     ]
     manifest = {
         "schema": SCHEMA,
@@ -197,13 +197,13 @@ def plan_work(
         ],
         "images": sum(len(stream) for stream in streams),
         "parts": len(pieces),
-        "part_size": part_size,
+        "part_size": shard_size,
         "batch_size": batch_size or (GPU_BATCH if method.device.type == "cuda" else CPU_BATCH),
     }
     return Plan([WorkUnit(number, piece) for number, piece in enumerate(pieces)], manifest)
 
 
-def begin(store: PartStore, plan: Plan) -> None:
+def begin(store: ShardStore, plan: Plan) -> None:
     """Writes the manifest; a folder that began with other images, another model or format is refused."""
     store.must_fit()
     folder = store.folder
@@ -234,7 +234,7 @@ def embed_unit(
     batch_size: int,
     workers: int | None = None,
     meter: Meter | None = None,
-) -> EmbeddedPart:
+) -> EmbeddedShard:
     """Embeds the images of one unit; what it gives depends on nothing but the unit and the model."""
     method = method_of(model)
     preparation = Preparation(channels=method.spec.channels, size=method.spec.size)
@@ -272,8 +272,8 @@ class _Work:
     def finish(self) -> int:
         return self._embed_waiting() if self.waiting else 0
 
-    def part(self) -> EmbeddedPart:
-        return EmbeddedPart(
+    def part(self) -> EmbeddedShard:
+        return EmbeddedShard(
             Embedding.cat(self.embeddings) if self.embeddings else None,
             [record.id for record in self.records],
             [record.label for record in self.records],

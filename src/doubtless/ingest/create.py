@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.base import Index, folder_beside
 from doubtless.index.folder import FolderIndex
 from doubtless.index.lock import WriterLock
 from doubtless.index.milvus.connection import Address, is_milvus
 from doubtless.index.settings import IndexScore, Kind
-from doubtless.ingest.bulk import PART_SIZE, Meter, embed_files, method_of
+from doubtless.ingest.bulk import SHARD_SIZE, Meter, embed_files, method_of
 from doubtless.ingest.parquet import Columns
-from doubtless.ingest.shards import BadImage, EmbeddedPart, read_parts, write_bad
+from doubtless.ingest.shards import BadImage, EmbeddedShard, read_shards, write_bad
 from doubtless.methods import Method
 from doubtless.runs.model import model_fingerprint
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from doubtless.runs.model import Model
 
 
-MODEL_PART = "model"
+MODEL = "model"
 """Under this name an index keeps where the run lies whose embeddings it holds."""
 
 EMBEDDED = "embedded"
@@ -53,7 +53,7 @@ class Filled:
 
 def create_index(
     path: str | Path,
-    parts: Iterable[EmbeddedPart],
+    parts: Iterable[EmbeddedShard],
     *,
     kind: Kind = "auto",
     score: IndexScore = "direction",
@@ -80,7 +80,7 @@ def create_index_of_images(
     kind: Kind = "auto",
     score: IndexScore = "direction",
     columns: Columns | None = None,
-    part_size: int = PART_SIZE,
+    shard_size: int = SHARD_SIZE,
     batch_size: int | None = None,
     workers: int | None = None,
     meter: Meter | None = None,
@@ -94,20 +94,20 @@ def create_index_of_images(
             sources,
             folder / EMBEDDED,
             columns=columns,
-            part_size=part_size,
+            shard_size=shard_size,
             batch_size=batch_size,
             workers=workers,
             meter=meter,
         )
         options: dict[str, Any] = {"kind": kind, "score": score, "model": model_fingerprint(method)}
-        parts = read_parts(folder / EMBEDDED)
+        parts = read_shards(folder / EMBEDDED)
         if elsewhere:
             return _build_in_milvus(str(path), parts, **options, run=method.folder)
         return _finish(place, _build(folder / "index", parts, **options, run=method.folder))
 
 
 def fill(
-    index: Index, parts: Iterable[EmbeddedPart], *, existing: str = "refuse", model: str | None = None
+    index: Index, parts: Iterable[EmbeddedShard], *, existing: str = "refuse", model: str | None = None
 ) -> Filled:
     """Adds parts to an index, each durable by itself; what is there already is refused, skipped or updated."""
     if existing not in ("refuse", "skip", "update"):
@@ -130,11 +130,11 @@ def fill(
 
 def recorded_run(index: Index) -> Path | None:
     """Where the run lay whose embeddings the index holds, when it was created."""
-    found = index.load_part(MODEL_PART)
+    found = index.attached(MODEL)
     return None if found is None or not found[1].get("run") else Path(found[1]["run"])
 
 
-def _build_in_milvus(path: str, parts: Iterable[EmbeddedPart], **options: Any) -> Filled:
+def _build_in_milvus(path: str, parts: Iterable[EmbeddedShard], **options: Any) -> Filled:
     """A new index in Milvus, which nobody can open before it is whole."""
     from doubtless.index.milvus.index import MilvusIndex, discard_unfinished, look_at
 
@@ -149,7 +149,7 @@ def _build_in_milvus(path: str, parts: Iterable[EmbeddedPart], **options: Any) -
         with MilvusIndex.open(path, writable=True, unfinished=True) as index:
             index.finish()
     except BaseException:
-        with contextlib.suppress(InputError, RunError):
+        with contextlib.suppress(InputError, StoreError):
             if look_at(path)[1] == UNFINISHED:
                 discard_unfinished(path)
         raise
@@ -160,7 +160,7 @@ def _build_in_milvus(path: str, parts: Iterable[EmbeddedPart], **options: Any) -
 
 def _build(
     path: Path | str,
-    parts: Iterable[EmbeddedPart],
+    parts: Iterable[EmbeddedShard],
     *,
     kind: Kind,
     score: IndexScore,
@@ -179,7 +179,7 @@ def _build(
         raise InputError(f"there is nothing to put into an index{why}.")
     with make(**_shape(first.embedding), kind=kind, score=score, model=model) as index:
         if run is not None:
-            index.save_part(MODEL_PART, {}, {"run": str(Path(run).absolute()), "fingerprint": model})
+            index.attach(MODEL, {}, {"run": str(Path(run).absolute()), "fingerprint": model})
         done = fill(index, _chain(first, remaining), model=model)
     done.bad = empty + done.bad
     return done
@@ -195,12 +195,12 @@ def _shape(embedding: Embedding) -> dict[str, Any]:
     }
 
 
-def _chain(first: EmbeddedPart, others: Iterator[EmbeddedPart]) -> Iterator[EmbeddedPart]:
+def _chain(first: EmbeddedShard, others: Iterator[EmbeddedShard]) -> Iterator[EmbeddedShard]:
     yield first
     yield from others
 
 
-def _chosen(part: EmbeddedPart, rows: list[int]) -> dict[str, Any]:
+def _chosen(part: EmbeddedShard, rows: list[int]) -> dict[str, Any]:
     return {
         "ids": [part.ids[row] for row in rows],
         "labels": [part.labels[row] for row in rows],
@@ -218,7 +218,7 @@ def _finish(path: Path, done: Filled) -> Filled:
     try:
         os.replace(built, path)
     except OSError as error:
-        raise RunError(
+        raise StoreError(
             f"The index {path} cannot be put into its place: {error.strerror or error}."
         ) from error
     return Filled(path, done.items, done.skipped, done.bad)
@@ -234,7 +234,7 @@ def _workshop(path: Path, *, keep: str | None = None) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{folder} cannot be made: {error.strerror or error}.") from error
+        raise StoreError(f"{folder} cannot be made: {error.strerror or error}.") from error
     lock = WriterLock(folder / "creating.lock")  # a second creation of the same index is told so
     try:
         shutil.rmtree(folder / "index", ignore_errors=True)  # of a process that was killed: the lock is ours

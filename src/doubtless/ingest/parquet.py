@@ -60,7 +60,7 @@ class ParquetStream:
     def fingerprint(self) -> str:
         return f"{file_fingerprint(self.path)}-{self.columns.image}-{self.columns.label}-{self.columns.id}"
 
-    def part(self, start: int, stop: int) -> ParquetStream:
+    def slice(self, start: int, stop: int) -> ParquetStream:
         return replace(self, first=self.first + start, stop=self.first + stop)
 
     def records(self) -> Iterator[ImageRecord]:

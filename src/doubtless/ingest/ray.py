@@ -24,7 +24,7 @@ from doubtless.data import Source
 from doubtless.errors import DoubtlessError, InputError
 from doubtless.ingest.bulk import (
     GPU_BATCH,
-    PART_SIZE,
+    SHARD_SIZE,
     Embedded,
     Meter,
     Plan,
@@ -36,7 +36,7 @@ from doubtless.ingest.bulk import (
 )
 from doubtless.ingest.parquet import Columns
 from doubtless.ingest.records import ImageStream
-from doubtless.ingest.shards import EmbeddedPart, PartFormat, PartStore, decode_part, encode_part
+from doubtless.ingest.shards import EmbeddedShard, ShardFormat, ShardStore, decode_shard, encode_shard
 from doubtless.ingest.streams import SourceStream
 from doubtless.methods import Method
 from doubtless.runs.model import model_fingerprint
@@ -69,9 +69,9 @@ def embed_with_ray(
     out: str | Path,
     *,
     options: RayOptions | None = None,
-    format: PartFormat = "safetensors",
+    format: ShardFormat = "safetensors",
     columns: Columns | None = None,
-    part_size: int = PART_SIZE,
+    shard_size: int = SHARD_SIZE,
     batch_size: int | None = None,
     meter: Meter | None = None,
 ) -> Embedded:
@@ -85,12 +85,12 @@ def embed_with_ray(
     method, options = method_of(model), options or RayOptions()
     if method.folder is None:
         raise InputError("Ray's workers open the model by its run folder; this one belongs to no run.")
-    store = PartStore(Path(out), format)
+    store = ShardStore(Path(out), format)
     with RayCluster(options) as cluster:
         size = batch_size or (GPU_BATCH if cluster.gpus(method) else None)
-        plan = plan_work(method, sources, columns=columns, part_size=part_size, batch_size=size)
+        plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=size)
 
-        def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedPart]]:
+        def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedShard]]:
             images = {unit.number: len(unit.images) for unit in units}
             for number, part in cluster.parts(method, plan, units):
                 yield number, part
@@ -137,7 +137,7 @@ class RayCluster:
 
     def parts(
         self, method: Method, plan: Plan, units: Sequence[WorkUnit]
-    ) -> Iterator[tuple[int, EmbeddedPart]]:
+    ) -> Iterator[tuple[int, EmbeddedShard]]:
         """The parts of some units, as they get done."""
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
@@ -172,7 +172,7 @@ class RayCluster:
             for row in done.iter_rows():
                 if row["problem"]:
                     raise InputError(row["problem"])
-                yield row["number"], decode_part(row["part"])
+                yield row["number"], decode_shard(row["part"])
         except DoubtlessError:
             raise
         except Exception as error:  # Ray wraps what a worker raised in errors of its own
@@ -205,7 +205,7 @@ class UnitEmbedder:
             part = embed_unit(self.method, unit, batch_size=size, workers=self.about["decoders"])
         except DoubtlessError as error:
             return {"number": row["number"], "part": b"", "problem": str(error)}
-        return {"number": row["number"], "part": encode_part(part), "problem": ""}
+        return {"number": row["number"], "part": encode_shard(part), "problem": ""}
 
     @property
     def method(self) -> Method:

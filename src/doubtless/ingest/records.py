@@ -42,7 +42,7 @@ class ImageStream(Protocol):
     def fingerprint(self) -> str:
         """Changes when the images, as far as their files' names, sizes and times of change tell, do."""
 
-    def part(self, start: int, stop: int) -> ImageStream:
+    def slice(self, start: int, stop: int) -> ImageStream:
         """Images start … stop − 1 alone."""
 
     def records(self) -> Iterator[ImageRecord]: ...

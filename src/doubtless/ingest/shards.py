@@ -45,7 +45,7 @@ class BadImage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EmbeddedPart:
+class EmbeddedShard:
     """Some embedded items, and who they are."""
 
     embedding: Embedding | None
@@ -68,7 +68,7 @@ class EmbeddedPart:
         return len(self.ids)
 
 
-def write_part(folder: Path, number: int, part: EmbeddedPart) -> None:
+def write_shard(folder: Path, number: int, part: EmbeddedShard) -> None:
     """Distributions first, then who they are: a part with its JSON is whole."""
     if part.embedding is not None:
         save_embedding(_vectors(folder, number), part.embedding, ids=part.ids)
@@ -82,21 +82,21 @@ def write_part(folder: Path, number: int, part: EmbeddedPart) -> None:
     write_json(_about(folder, number), about)
 
 
-def has_part(folder: Path, number: int) -> bool:
+def has_shard(folder: Path, number: int) -> bool:
     about = _about(folder, number)
     return about.is_file() and (read_json(about)["items"] == 0 or _vectors(folder, number).is_file())
 
 
-def read_part(folder: Path, number: int) -> EmbeddedPart:
+def read_shard(folder: Path, number: int) -> EmbeddedShard:
     about = read_json(_about(folder, number))
     bad = [BadImage(*entry) for entry in about["bad"]]
     if about["items"] == 0:
-        return EmbeddedPart(None, [], [], [], [], bad)
+        return EmbeddedShard(None, [], [], [], [], bad)
     stored = read_embedding(_vectors(folder, number))
     if stored.ids is None:
         raise InputError(f"{_vectors(folder, number)} has lost its ids; delete it and embed again.")
     metadata = about["metadata"] or [{} for _ in stored.ids]
-    return EmbeddedPart(stored.embedding, stored.ids, about["labels"], about["paths"], metadata, bad)
+    return EmbeddedShard(stored.embedding, stored.ids, about["labels"], about["paths"], metadata, bad)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def remove_leftovers(folder: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def bad_of_part(folder: Path, number: int) -> list[BadImage]:
+def bad_of_shard(folder: Path, number: int) -> list[BadImage]:
     return [BadImage(*entry) for entry in read_json(_about(folder, number))["bad"]]
 
 
@@ -133,18 +133,18 @@ def _about(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.json"
 
 
-PartFormat = Literal["safetensors", "parquet"]
-FORMATS: tuple[PartFormat, ...] = ("safetensors", "parquet")
+ShardFormat = Literal["safetensors", "parquet"]
+FORMATS: tuple[ShardFormat, ...] = ("safetensors", "parquet")
 ABOUT = b"doubtless"
 SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class PartStore:
+class ShardStore:
     """The parts of one folder in one format; each is whole or not there."""
 
     folder: Path
-    format: PartFormat = "safetensors"
+    format: ShardFormat = "safetensors"
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
@@ -153,22 +153,22 @@ class PartStore:
             _arrow()
 
     def has(self, number: int) -> bool:
-        return self._file(number).is_file() if self.format == "parquet" else has_part(self.folder, number)
+        return self._file(number).is_file() if self.format == "parquet" else has_shard(self.folder, number)
 
-    def write(self, number: int, part: EmbeddedPart) -> None:
+    def write(self, number: int, part: EmbeddedShard) -> None:
         if self.format == "parquet":
-            write_bytes(self._file(number), encode_part(part))
+            write_bytes(self._file(number), encode_shard(part))
         else:
-            write_part(self.folder, number, part)
+            write_shard(self.folder, number, part)
 
-    def read(self, number: int) -> EmbeddedPart:
+    def read(self, number: int) -> EmbeddedShard:
         if self.format == "parquet":
-            return decode_part(self._file(number).read_bytes())
-        return read_part(self.folder, number)
+            return decode_shard(self._file(number).read_bytes())
+        return read_shard(self.folder, number)
 
     def bad(self, number: int) -> list[BadImage]:
         if self.format != "parquet":
-            return bad_of_part(self.folder, number)
+            return bad_of_shard(self.folder, number)
         _, parquet = _arrow()
         about = json.loads(parquet.read_schema(self._file(number)).metadata[ABOUT])
         return [BadImage(*entry) for entry in about["bad"]]
@@ -196,10 +196,10 @@ class PartStore:
         return self.folder / f"part-{number:05d}.parquet"
 
 
-def read_parts(folder: str | Path) -> Iterator[EmbeddedPart]:
+def read_shards(folder: str | Path) -> Iterator[EmbeddedShard]:
     """All parts of a finished folder, in order, one at a time in memory; in whichever format it was made."""
     about = read_manifest(folder)
-    store, count = PartStore(Path(folder), about.get("format", FORMATS[0])), int(about["parts"])
+    store, count = ShardStore(Path(folder), about.get("format", FORMATS[0])), int(about["parts"])
     if missing := [number for number in range(count) if not store.has(number)]:
         raise InputError(
             f"{folder} is not finished: {len(missing)} of {count} parts are missing; continue it with the same "
@@ -208,7 +208,7 @@ def read_parts(folder: str | Path) -> Iterator[EmbeddedPart]:
     return (store.read(number) for number in range(count))
 
 
-def encode_part(part: EmbeddedPart) -> bytes:
+def encode_shard(part: EmbeddedShard) -> bytes:
     """A part as the bytes of a parquet file; every number as it is, bit for bit."""
     arrow, parquet = _arrow()
     texts = {
@@ -230,8 +230,8 @@ def encode_part(part: EmbeddedPart) -> bytes:
     return file.getvalue()
 
 
-def decode_part(data: bytes) -> EmbeddedPart:
-    """What `encode_part` was given."""
+def decode_shard(data: bytes) -> EmbeddedShard:
+    """What `encode_shard` was given."""
     _, parquet = _arrow()
     table = parquet.read_table(io.BytesIO(data))
     about = json.loads(table.schema.metadata[ABOUT])
@@ -240,7 +240,7 @@ def decode_part(data: bytes) -> EmbeddedPart:
             f"A parquet part has schema {about['schema']}, this doubtless reads up to {SCHEMA}; update it."
         )
     texts = {name: table.column(name).to_pylist() for name in ("id", "label", "path", "metadata")}
-    return EmbeddedPart(
+    return EmbeddedShard(
         _embedding_of(table, about) if "family" in about else None,
         texts["id"],
         texts["label"],

@@ -54,7 +54,7 @@ class FolderStream:
             digest.update(os.fsencode(f"{file}:{stat.st_size}:{stat.st_mtime_ns}\n"))
         return digest.hexdigest()[:16]
 
-    def part(self, start: int, stop: int) -> FolderStream:
+    def slice(self, start: int, stop: int) -> FolderStream:
         return replace(self, files=self.files[start:stop])
 
     def records(self) -> Iterator[ImageRecord]:
@@ -90,7 +90,7 @@ class SourceStream:
     def fingerprint(self) -> str:
         return self.source.fingerprint()
 
-    def part(self, start: int, stop: int) -> SourceStream:
+    def slice(self, start: int, stop: int) -> SourceStream:
         return replace(self, first=self.first + start, stop=self.first + stop)
 
     def records(self) -> Iterator[ImageRecord]:

@@ -60,7 +60,7 @@ class TarStream:
     def fingerprint(self) -> str:
         return file_fingerprint(self.path)
 
-    def part(self, start: int, stop: int) -> TarStream:
+    def slice(self, start: int, stop: int) -> TarStream:
         return replace(self, first=self.first + start, keys=self.keys[start:stop])
 
     def records(self) -> Iterator[ImageRecord]:

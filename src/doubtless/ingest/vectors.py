@@ -29,9 +29,9 @@ from doubtless.embedding import FAMILIES, Embedding, read_embedding
 from doubtless.errors import InputError
 from doubtless.index.items import listed
 from doubtless.ingest.records import plain_metadata
-from doubtless.ingest.shards import EmbeddedPart, read_parts
+from doubtless.ingest.shards import EmbeddedShard, read_shards
 
-PART_ITEMS = 20_000
+SHARD_ITEMS = 20_000
 """Items that are handed on together."""
 
 
@@ -65,7 +65,7 @@ def imported(
     labels: str | Path | None = None,
     variance: str | Path | None = None,
     family: str | None = None,
-) -> Iterator[EmbeddedPart]:
+) -> Iterator[EmbeddedShard]:
     """Embeddings of a file or of a folder that `doubtless embed` made, as an index takes them.
 
     variance: .npy (n,), (n, 1) or (n, D) beside vectors that have none; family: gaussian or projected-gaussian.
@@ -77,7 +77,7 @@ def imported(
             raise InputError(
                 f"{path} says itself what its embeddings are; --variance and --family go with .npy."
             )
-        parts = read_parts(path)
+        parts = read_shards(path)
         return (part if table is None else relabelled(part, table) for part in parts)
     return joined(read_vectors(path, variance=variance, family=family), table)
 
@@ -150,7 +150,7 @@ def read_labels(path: str | Path) -> LabelTable:
     )
 
 
-def joined(vectors: Vectors, table: LabelTable | None) -> Iterator[EmbeddedPart]:
+def joined(vectors: Vectors, table: LabelTable | None) -> Iterator[EmbeddedShard]:
     """Vectors and what the table says of them, some at a time: by id where they have ids, else row by row."""
     count = len(vectors.embedding)
     ids = vectors.ids if vectors.ids is not None else [str(row) for row in range(count)]
@@ -162,20 +162,20 @@ def joined(vectors: Vectors, table: LabelTable | None) -> Iterator[EmbeddedPart]
             )
         ids = table.ids
     nothing: list[None] = [None] * count
-    whole = EmbeddedPart(vectors.embedding, ids, vectors.labels or [*nothing], [*nothing], [{} for _ in ids])
+    whole = EmbeddedShard(vectors.embedding, ids, vectors.labels or [*nothing], [*nothing], [{} for _ in ids])
     if table is not None:
         whole = relabelled(whole, table)
-    return (_slice(whole, slice(start, start + PART_ITEMS)) for start in range(0, count, PART_ITEMS))
+    return (_slice(whole, slice(start, start + SHARD_ITEMS)) for start in range(0, count, SHARD_ITEMS))
 
 
-def relabelled(part: EmbeddedPart, table: LabelTable) -> EmbeddedPart:
+def relabelled(part: EmbeddedShard, table: LabelTable) -> EmbeddedShard:
     """The same items with the table's labels and metadata, found by id; rows of the table may be left over."""
     if missing := [name for name in part.ids if name not in table.row_of]:
         raise InputError(
             f"{table.path} has no row for {len(missing):,} of the vectors, by their ids {listed(missing)}."
         )
     rows = [table.row_of[name] for name in part.ids]
-    return EmbeddedPart(
+    return EmbeddedShard(
         part.embedding,
         part.ids,
         [table.labels[row] for row in rows],
@@ -185,9 +185,9 @@ def relabelled(part: EmbeddedPart, table: LabelTable) -> EmbeddedPart:
     )
 
 
-def _slice(part: EmbeddedPart, rows: slice) -> EmbeddedPart:
+def _slice(part: EmbeddedShard, rows: slice) -> EmbeddedShard:
     assert part.embedding is not None
-    return EmbeddedPart(
+    return EmbeddedShard(
         part.embedding[rows], part.ids[rows], part.labels[rows], part.paths[rows], part.metadata[rows]
     )
 

@@ -44,7 +44,7 @@ class DataSpec:
 
 
 @dataclass(frozen=True)
-class Part:
+class Subset:
     """A part of the data as `start` and `finish` see it: labels, and features computed when asked for."""
 
     labels: Tensor  # (n,)
@@ -158,12 +158,12 @@ class Method(nn.Module):
         finally:
             self.train(training)
 
-    def start(self, train: Part) -> None:
+    def start(self, train: Subset) -> None:
         """Before training: a head on pretrained features starts half-whitened where asked."""
         if self.config.model.head_start == "half-whitened":
             self.half_whiten_head(train)
 
-    def half_whiten_head(self, train: Part) -> None:
+    def half_whiten_head(self, train: Subset) -> None:
         """Sets the head to half-whitened principal components of the training features."""
         from doubtless.laplace import half_whitened
 
@@ -176,7 +176,7 @@ class Method(nn.Module):
     def begin_epoch(self, epoch: int) -> None:
         """Before an epoch's first step, also after a resume. For what changes in the course of training."""
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         """After training. Nothing to do for most."""
 
     def record(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from doubtless.losses.variational import (
     kl_to_standard_normal,
     reconstruction_loss,
 )
-from doubtless.methods.base import DataSpec, Losses, Part
+from doubtless.methods.base import DataSpec, Losses, Subset
 from doubtless.methods.deterministic import Deterministic
 
 COLLAPSED = 1e-3  # nats an image, mean over an epoch
@@ -177,7 +177,7 @@ class Dvml(Deterministic):
         finally:
             self.train(training)
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         self._look_for_collapse()
 
     def _synthesised(self, parts: Parts, n: int, *, generator: torch.Generator | None = None) -> Tensor:

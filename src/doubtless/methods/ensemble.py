@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 from doubtless.config import Config, Section, make_config
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, RunError
-from doubtless.methods.base import BatchKind, DataSpec, Method, Part
+from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 from doubtless.methods.procrustes import align, cross_products, inner_products
 
 MOST_MEMBERS = 1000
@@ -131,7 +131,7 @@ class Ensemble(Method):
             self._one_encoder = all(have_same_weights(first, other) for other in others)
         return [member.to(self.device) for member in self._members]
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         embeddings = self._embeddings_of(train)
         same = torch.eye(embeddings.shape[-1]).expand_as(self.alignment)
         self.alignment.copy_(align(embeddings) if self.options.align else same)
@@ -142,7 +142,7 @@ class Ensemble(Method):
     def record(self) -> dict[str, Any]:
         return self._agreement
 
-    def _embeddings_of(self, part: Part) -> Tensor:
+    def _embeddings_of(self, part: Subset) -> Tensor:
         """(members, n, D). A copy of each batch's: a view would keep the wide features of all images."""
         return self._by_member(part.each(lambda features: features[:, : self._embedded_width].clone()))
 

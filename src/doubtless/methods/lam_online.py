@@ -25,7 +25,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
 from doubtless.losses.contrastive import Pairs
-from doubtless.methods.base import DataSpec, Losses, Method, Part
+from doubtless.methods.base import DataSpec, Losses, Method, Subset
 from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_negative_weight
 from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_miner
 
@@ -48,7 +48,7 @@ class LamOnline(Method):
         self.miner = _checked_miner(config)
         self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions))
 
-    def start(self, train: Part) -> None:
+    def start(self, train: Subset) -> None:
         super().start(train)
         self.laplace.start(self.head, images=len(train.labels))
 
@@ -69,7 +69,7 @@ class LamOnline(Method):
     def embed_features(self, features: Tensor) -> Embedding:
         return self.laplace.posterior(self.head).predict(features)
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         if self.laplace.options.refit:
             self.laplace.fit(self.head, train, self.config)
         self.laplace.tune(self.head, validation, seed=self.config.seed)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from doubtless.config import Config, Section
 from doubtless.embedding import Embedding
-from doubtless.methods.base import DataSpec, Part
+from doubtless.methods.base import DataSpec, Subset
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions
 
@@ -44,7 +44,7 @@ class LamPosthoc(Deterministic):
             return super().embed_features(features)
         return self.laplace.posterior(self.head).predict(features)
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         if self.trains and self.config.training.epochs == 0:
             self.start(train)  # which training would have done
         self.laplace.start(self.head, images=len(train.labels))

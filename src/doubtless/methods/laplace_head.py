@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from doubtless.config import Config, Section
 from doubtless.laplace import DiagonalPosterior, OnlineCurvature, Tuned, default_scales, fit, tune
-from doubtless.methods.base import Part
+from doubtless.methods.base import Subset
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
 
 
@@ -126,7 +126,7 @@ class LaplaceHead(nn.Module):
             self._known = (key, made)
         return self._known[1]
 
-    def fit(self, head: nn.Linear, train: Part, config: Config) -> None:
+    def fit(self, head: nn.Linear, train: Subset, config: Config) -> None:
         """H of all training images around the head, in one pass; τ and λ stay."""
         posterior = fit(
             train.features(),
@@ -145,7 +145,7 @@ class LaplaceHead(nn.Module):
         self.scale.fill_(posterior.scale)
         self.prior_precision.fill_(posterior.prior_precision)
 
-    def tune(self, head: nn.Linear, validation: Part, *, seed: int = 0) -> None:
+    def tune(self, head: nn.Linear, validation: Subset, *, seed: int = 0) -> None:
         """Chooses τ and λ on validation images, as the options say."""
         options = self.options.tune
         if options.criterion == "none":
@@ -211,7 +211,7 @@ def curvature_negative_weight(config: Config) -> float:
     return min(config.loss.negative_weight, 0.5) if asked is None else asked
 
 
-def _some(part: Part, count: int, seed: int) -> tuple[Tensor, Tensor]:
+def _some(part: Subset, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Features and labels of all images, or of `count` drawn at random."""
     features, labels = part.features(), part.labels
     if len(labels) <= count:

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from doubtless.config import Config, Section
 from doubtless.embedding import Embedding
 from doubtless.losses import neighbor_loss_per_image, ranking_loss
-from doubtless.methods.base import DataSpec, Part
+from doubtless.methods.base import DataSpec, Subset
 from doubtless.methods.two_stage import HeadOptions, TwoStage
 
 Targets = Literal["train", "validation"]
@@ -63,7 +63,7 @@ class LossPrediction(TwoStage):
         variance = positive(self.second(features))  # (n, 1)
         return Embedding.gaussian(normalize(self.head(features), dim=-1), variance)
 
-    def fit_second(self, train: Part, validation: Part) -> None:
+    def fit_second(self, train: Subset, validation: Subset) -> None:
         part = train if self.targets == "train" else validation
         features = part.features()
         target = neighbor_loss_per_image(self.head(features), part.labels)  # (n,)

@@ -19,7 +19,7 @@ from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.methods.base import BatchKind, DataSpec, Losses, Part
+from doubtless.methods.base import BatchKind, DataSpec, Losses, Subset
 from doubtless.methods.deterministic import Deterministic
 from doubtless.models.dropout import ConvBlocks, Drop, draw_masks, masked_linear, sampled_blocks
 from doubtless.models.networks import SMALL
@@ -107,11 +107,11 @@ class McDropout(Deterministic):
         blocks = self.encoder.backbone
         return blocks.rest(features, drop=drop) if isinstance(blocks, ConvBlocks) else drop(0, features)
 
-    def start(self, train: Part) -> None:
+    def start(self, train: Subset) -> None:
         self.finished.fill_(False)  # a `base` of this method was
         super().start(train)
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         if self.config.training.epochs == 0 and self.config.base is None:
             self.start(train)  # which training would have done
         self.finished.fill_(True)

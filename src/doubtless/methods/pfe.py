@@ -20,7 +20,7 @@ from doubtless.data.loading import Batch
 from doubtless.embedding import Embedding
 from doubtless.losses import pairwise_mutual_likelihood_score
 from doubtless.losses.reduction import mean_over
-from doubtless.methods.base import DataSpec, Losses, Part
+from doubtless.methods.base import DataSpec, Losses, Subset
 from doubtless.methods.two_stage import HeadOptions, TwoStage
 
 FIRST_SCALE, FIRST_SHIFT = 1e-4, -7.0
@@ -86,7 +86,7 @@ class Pfe(TwoStage):
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.gaussian(*self._gaussian(features))
 
-    def fit_second(self, train: Part, validation: Part) -> None:
+    def fit_second(self, train: Subset, validation: Subset) -> None:
         features, labels, options = train.features(), train.labels, self.config.training
         batches = BalancedBatches(
             labels.cpu(), batch_size=options.batch_size, per_class=options.per_class, seed=self.config.seed

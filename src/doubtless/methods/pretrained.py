@@ -8,7 +8,7 @@ from torch import Tensor
 
 from doubtless.config import Config, Section
 from doubtless.embedding import Embedding
-from doubtless.methods.base import BatchKind, DataSpec, Method, Part
+from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 
 
 class FeatureOptions(Section):
@@ -40,7 +40,7 @@ class Pretrained(Method):
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.point(features if self.options.head == "raw" else self.head(features))
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         if self.options.head == "half-whitened":
             self.half_whiten_head(train)
 

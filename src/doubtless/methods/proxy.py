@@ -22,7 +22,7 @@ from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.embedding import Embedding
 from doubtless.losses.proxy import Family, ProxyLoss, ProxyObjective, Similarity, check_labels
-from doubtless.methods.base import DataSpec, Losses, Method, Part
+from doubtless.methods.base import DataSpec, Losses, Method, Subset
 
 MEASURED_EVERY = 16  # steps: the norm's part in the gradient is looked at that often
 THIRDS = ("short", "middle", "long")
@@ -74,7 +74,7 @@ class Proxy(Method):
         self._steps = 0
         self._roles: dict[str, Tensor] = {}
 
-    def start(self, train: Part) -> None:
+    def start(self, train: Subset) -> None:
         super().start(train)
         check_labels(train.labels, self.spec.classes)
         if self.options.warm_start:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from doubtless.config import Config, Section, make_config
 from doubtless.errors import RunError
-from doubtless.methods.base import BatchKind, DataSpec, Method, Part
+from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 
 BASE = "base"
 
@@ -65,7 +65,7 @@ class TwoStage(Method):
     def stages(self) -> dict[str, Config]:
         return {} if self.config.base is not None else {BASE: deterministic_stage(self.config)}
 
-    def finish(self, train: Part, validation: Part) -> None:
+    def finish(self, train: Subset, validation: Subset) -> None:
         # Here and not above: runs are made of methods.
         from doubtless.runs.stages import take_over
 
@@ -73,7 +73,7 @@ class TwoStage(Method):
             take_over(self, str(self.folder / BASE))
         self.fit_second(train, validation)
 
-    def fit_second(self, train: Part, validation: Part) -> None:
+    def fit_second(self, train: Subset, validation: Subset) -> None:
         """Trains `second`; encoder and head are those of the finished network."""
         raise NotImplementedError
 

@@ -11,7 +11,7 @@ from doubtless.data import ImageSet, Preparation, Progress, Source, Split, in_or
 from doubtless.data.loading import cached_features
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.methods import DataSpec, Method, Part
+from doubtless.methods import DataSpec, Method, Subset
 
 
 EMBED_BATCH = 256
@@ -65,7 +65,7 @@ def whole_source(
 ) -> ImageSet:
     """All images of a source (its test part where it has one), prepared for a trained network."""
     source = open_source(name, root=data.root, progress=progress)
-    index = torch.arange(len(source)) if source.part is None else torch.nonzero(source.part == 1)[:, 0]
+    index = torch.arange(len(source)) if source.given_split is None else torch.nonzero(source.given_split == 1)[:, 0]
     return ImageSet(source, index, Preparation(channels=spec.channels, size=spec.size))
 
 
@@ -90,10 +90,10 @@ def embed_images(method: Method, images: ImageSet, *, progress: Progress | None 
     return Embedding.cat([method.embed(batch) for batch in image_batches(images, "embedding", progress)])
 
 
-def part_of(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Part:
+def subset_of(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Subset:
     """What a method's `start` and `finish` see of an image set; features are computed when asked for."""
     keeps = method.batch_kind == "features"
-    return Part(
+    return Subset(
         labels=images.labels.to(method.device),
         features=lambda: features_of(method, images, progress=progress),
         batches=None if keeps else lambda: _feature_batches(method, images, progress),

@@ -20,7 +20,7 @@ from doubtless.distributed import is_main, world_size
 from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
-from doubtless.runs.data import RunData, features_of, open_run_data, part_of
+from doubtless.runs.data import RunData, features_of, open_run_data, subset_of
 from doubtless.runs.model import best_device
 from doubtless.runs.run import Run, read_checkpoint, same_config
 from doubtless.runs.stages import take_over
@@ -86,7 +86,7 @@ def train_run(
         method.to(_trainer(config, run).strategy.root_device)
     if is_main():
         train, validation = (
-            part_of(method, part, progress=progress) for part in (data.train, data.validation)
+            subset_of(method, part, progress=progress) for part in (data.train, data.validation)
         )
         method.eval()
         method.finish(train, validation)
@@ -121,7 +121,7 @@ def _fit(
     trainer = _trainer(method.config, run, display)
     method.to(trainer.strategy.root_device)
     if checkpoint is None:
-        method.start(part_of(method, data.train, progress=progress))
+        method.start(subset_of(method, data.train, progress=progress))
     mining = None
     if method.batch_kind == "tuples":
         mining = TupleBatches(method, data.train, progress=display.bar if display else None)

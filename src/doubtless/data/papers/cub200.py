@@ -41,7 +41,7 @@ def read(path: Path) -> Layout:
         names=list(files.values()),
         labels=labels,
         label_names=[species[key].split(".", 1)[-1].replace("_", " ") for key in order],
-        part=first_half(labels + 1, len(order)),
+        given_split=first_half(labels + 1, len(order)),
     )
 
 

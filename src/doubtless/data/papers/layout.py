@@ -40,7 +40,7 @@ class Layout:
     """Of the image files, below the folder."""
     labels: Tensor  # (n,) positions in label_names
     label_names: list[str]
-    part: Tensor | None  # (n,) the standard split
+    given_split: Tensor | None  # (n,) the standard split
     places: Places | None = None
     missing: list[str] = field(default_factory=list)
     """What the standard has and this copy has not, a sentence each; the rest can be used without it."""
@@ -52,7 +52,7 @@ class Layout:
             labels=self.labels,
             label_names=self.label_names,
             paths=FilesBelow(self.folder, self.names),
-            part=self.part,
+            given_split=self.given_split,
             places=self.places,
         )
 
@@ -72,10 +72,10 @@ class Paper:
 def count_parts(layout: Layout) -> dict[str, int]:
     """Images, classes and, for places, regions, queries and database of both parts of the standard split."""
     counts = {"images": len(layout.names), "classes": len(layout.labels.unique())}
-    if layout.part is None:
+    if layout.given_split is None:
         return counts
     for name, number in (("training", TRAIN), ("test", TEST)):
-        rows = torch.nonzero(layout.part == number)[:, 0]
+        rows = torch.nonzero(layout.given_split == number)[:, 0]
         counts[f"{name} images"] = len(rows)
         if layout.places is None:
             counts[f"{name} classes"] = len(layout.labels[rows].unique())

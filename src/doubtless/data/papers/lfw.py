@@ -62,20 +62,20 @@ def _parts(path: Path, folder: Path, people: list[str], labels: Tensor) -> tuple
         ]
     place = {person: label for label, person in enumerate(people)}
     pictures = torch.bincount(labels, minlength=len(people)).tolist()
-    part_of = torch.full((len(people),), -1)
+    subset_of = torch.full((len(people),), -1)
     missing = []
     for name, file in lists.items():
         assert file is not None
         listed = _listed(file)
         for person in listed.keys() & place.keys():
-            if part_of[place[person]] >= 0:
+            if subset_of[place[person]] >= 0:
                 raise InputError(f"{person} is in both peopleDevTrain.txt and peopleDevTest.txt.")
-            part_of[place[person]] = LISTS[name]
+            subset_of[place[person]] = LISTS[name]
         here = {person: pictures[place[person]] if person in place else 0 for person in listed}
         if other := [person for person, count in listed.items() if here[person] != count]:
             first = f"{other[0]} has {here[other[0]]} of {listed[other[0]]}"
             missing.append(f"{len(other)} people of {name} have not the pictures it says; {first}.")
-    return part_of[labels], missing
+    return subset_of[labels], missing
 
 
 def _find(name: str, path: Path, folder: Path) -> Path | None:

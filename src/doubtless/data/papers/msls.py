@@ -72,7 +72,7 @@ def read(path: Path) -> Layout:
         names=names,
         labels=labels,
         label_names=_cell_names(labels, [name.split("/", 1)[0] for name in names], torch.cat(positions)),
-        part=torch.cat(parts),
+        given_split=torch.cat(parts),
         places=places,
         missing=missing,
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.settings import DATABASE
 
 PREFIX = "milvus:"
@@ -127,7 +127,7 @@ class Connection:
             yield
         except (_pymilvus().MilvusException, grpc.RpcError) as error:
             said = getattr(error, "message", None) or str(error)
-            raise RunError(
+            raise StoreError(
                 f"Milvus at {self.address.name} did not do what was asked ({said.strip()}); nothing that was "
                 "stored before is lost. Is the server there, and has its disk space?"
             ) from error
@@ -147,12 +147,14 @@ class _LiteServer:
         try:
             self._server, self._database, port = start_server_in_thread(str(file))
         except DataDirLockedError:
-            raise RunError(
+            raise StoreError(
                 f"The index milvus:{file} is open in another process; a file of Milvus Lite belongs to one at a "
                 "time. Wait until it is done, or serve the file to several with `milvus-lite server`."
             ) from None
         except OSError as error:
-            raise RunError(f"The index milvus:{file} cannot be opened: {error.strerror or error}.") from error
+            raise StoreError(
+                f"The index milvus:{file} cannot be opened: {error.strerror or error}."
+            ) from error
         self.uri = f"http://127.0.0.1:{port}"
 
     @classmethod
@@ -194,11 +196,11 @@ def _refuse_other_things(file: Path, *, may_create: bool) -> None:
     if file.exists() and (not file.is_dir() or (any(file.iterdir()) and not (file / "LOCK").exists())):
         raise InputError(f"{file} exists and is nothing of Milvus Lite's (version 3, which keeps a folder).")
     if not file.exists() and not may_create:
-        raise RunError(f"milvus:{file} is no index: there is nothing.")
+        raise StoreError(f"milvus:{file} is no index: there is nothing.")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{file.parent} cannot be made: {error.strerror or error}.") from error
+        raise StoreError(f"{file.parent} cannot be made: {error.strerror or error}.") from error
 
 
 def _pymilvus() -> Any:

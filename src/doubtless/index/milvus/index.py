@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index import search as searching
 from doubtless.index.base import Index, Rows, refuse_missing, whole_numbers
 from doubtless.index.filters import Where
@@ -30,10 +30,10 @@ from doubtless.index.forms import (
     fitting,
     new_items,
     packed,
-    read_part,
+    packed_attachment,
+    read_attachment,
     searchable,
     unpacked,
-    written_part,
 )
 from doubtless.index.items import Incoming, checked_ids, refuse_unknown
 from doubtless.index.milvus.connection import Address, Connection
@@ -110,9 +110,9 @@ class MilvusIndex(Index):
         with closed_on_failure(connection):
             state = state_at(connection)
             if state is None:
-                raise RunError(f"{path} is no index: there is no collection of doubtless in it.")
+                raise StoreError(f"{path} is no index: there is no collection of doubtless in it.")
             if state.unfinished is not None and not unfinished:
-                raise RunError(f"{path} is not finished: {state.unfinished}")
+                raise StoreError(f"{path} is not finished: {state.unfinished}")
             for name in (connection.address.collection, connection.address.parts):
                 connection.call("load_collection", name)
             return cls(connection, state, writable=writable)
@@ -173,17 +173,17 @@ class MilvusIndex(Index):
         with self._changing():
             self._store.compact()
 
-    def save_part(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+    def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
         """Keeps tensors and JSON under a name in the index, in place of what was there."""
-        written = written_part(name, tensors, record)
+        written = packed_attachment(name, tensors, record)
         with self._changing():
-            self._store.shelf.save_part(name, *written)
+            self._store.shelf.attach(name, *written)
 
-    def load_part(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What `save_part` kept under a name; None where there is nothing."""
+    def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What `attach` kept under a name; None where there is nothing."""
         self._refuse_closed()
         found = self._store.shelf.part(name)
-        return None if found is None else read_part(*found)
+        return None if found is None else read_attachment(*found)
 
     # -- searching -----------------------------------------------------------------------------------
 
@@ -267,9 +267,9 @@ class MilvusIndex(Index):
         with self._mutex:
             state = self._state()
             if not self._writer:
-                raise RunError(f"The index {self.path} is open for reading; open it with writable=True.")
+                raise StoreError(f"The index {self.path} is open for reading; open it with writable=True.")
             if state.writer != self._writer:
-                raise RunError(
+                raise StoreError(
                     f"The index {self.path} was opened for writing by another since; one writes at a time, the "
                     "one that came last. Nothing of this call was stored."
                 )
@@ -279,7 +279,7 @@ class MilvusIndex(Index):
 
     def _refuse_closed(self) -> None:
         if not self._open:
-            raise RunError(f"The index {self.path} is closed; open it again.")
+            raise StoreError(f"The index {self.path} is closed; open it again.")
 
 
 @dataclass

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.filters import Where, accepted_values, label_codes
 from doubtless.index.milvus.connection import Connection
 from doubtless.index.milvus.tables import TEXT
@@ -141,7 +141,7 @@ class Shelf:
             return None
         plain = json.loads(found["state"])
         if plain.pop("schema") > SCHEMA:
-            raise RunError(
+            raise StoreError(
                 f"The index {self._connection.address.name} was written by a newer doubtless; update doubtless "
                 "to open it."
             )
@@ -189,7 +189,7 @@ class Shelf:
         texts = [text for some in groups(pieces.keys, TOGETHER) for text in self._whole(some)]
         data = b"".join(map(base64.b64decode, texts))
         if len(data) != pieces.length or zlib.crc32(data) != pieces.checksum:
-            raise RunError(
+            raise StoreError(
                 f"The index {self._connection.address.name} is damaged: a part of it is not what was stored."
             )
         return data
@@ -200,7 +200,7 @@ class Shelf:
 
     # -- parts ---------------------------------------------------------------------------------------
 
-    def save_part(self, name: str, tensors: bytes, record: str) -> None:
+    def attach(self, name: str, tensors: bytes, record: str) -> None:
         refuse_long("the name of the part", name)
         before, plain = self._part(name), record.encode()
         pieces = self.write_pieces(plain + tensors)
@@ -243,7 +243,7 @@ class Shelf:
         found = self._read(keys)
         missing = [key for key in keys if key not in found]
         if missing:
-            raise RunError(
+            raise StoreError(
                 f"The index {self._connection.address.name} is damaged: {missing[0]} and perhaps more is missing."
             )
         return [found[key] for key in keys]

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from doubtless import __version__
-from doubtless.calibration.pairs import PART as PAIRS
+from doubtless.calibration.pairs import ATTACHMENT as PAIRS
 from doubtless.calibration.pairs import Comparison, PairCalibrator, compare
 from doubtless.calibration.risk import RiskControl
 from doubtless.doubt.doubt import Doubt
@@ -65,7 +65,7 @@ class Service:
         self.limits = limits or Limits()
         self.items = Items(index, read_only=read_only, largest=self.limits.upload, image_root=image_root)
         self.answerer = Answerer(index)
-        pairs, control = index.load_part(PAIRS), self.answerer.parts.risk
+        pairs, control = index.attached(PAIRS), self.answerer.parts.risk
         self.pairs = None if pairs is None else PairCalibrator.from_state(*pairs)
         self.drift = None if control is None else Drift(_tested(control).numpy())
         self.engine = Engine(
