@@ -19,10 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doubtless.config import Config, load_config
+from doubtless.config import Config
 from doubtless.data import ImageSet
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.files import write_text
+from doubtless.methods.configuration import load_config
 from doubtless.metrics.ood import auroc
 from doubtless.metrics.uncertainty import ausc, ausc_oracle, error_auroc
 from doubtless.runs import Run, open_run_data

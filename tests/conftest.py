@@ -77,7 +77,7 @@ def tiny_config(tiny_npz: Path) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def tiny_run(tiny_config: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; tests must not write into it."""
-    from doubtless.config import make_config
+    from doubtless.methods.configuration import make_config
     from doubtless.training import train_run
 
     path = tmp_path_factory.mktemp("runs") / "tiny"

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from doubtless.bench import load_suite
-from doubtless.config import load_config, make_config, with_overrides
+from doubtless.config import with_overrides
 from doubtless.errors import InputError
+from doubtless.methods.configuration import load_config, make_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RECOMMENDED = sorted(CONFIGS.rglob("recommended.yaml"))

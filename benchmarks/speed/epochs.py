@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from training_step import machine, synchronize, verdict
 
-from doubtless.config import make_config
+from doubtless.methods.configuration import make_config
 from doubtless.models import Encoder
 from doubtless.training import train_run
 

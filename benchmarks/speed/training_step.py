@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods import DataSpec, Method, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.runs.model import device_name
 
 Step = Callable[[], None]

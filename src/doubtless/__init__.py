@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from doubtless.calibration.calibrator import Calibrator as Calibrator
     from doubtless.calibration.risk import RiskControl as RiskControl
     from doubtless.config import Config as Config
-    from doubtless.config import load_config as load_config
-    from doubtless.config import make_config as make_config
     from doubtless.doubt.doubt import Doubt as Doubt
     from doubtless.embedding import Embedding as Embedding
     from doubtless.errors import DoubtlessError as DoubtlessError
@@ -31,6 +29,8 @@ if TYPE_CHECKING:
     from doubtless.gallery.answerer import Answerer as Answerer
     from doubtless.gallery.calibration import calibrate_index as calibrate_index
     from doubtless.index.folder import FolderIndex as FolderIndex
+    from doubtless.methods.configuration import load_config as load_config
+    from doubtless.methods.configuration import make_config as make_config
     from doubtless.runs import Run as Run
     from doubtless.runs.evaluation import evaluate_run as evaluate_run
     from doubtless.runs.model import Model as Model
@@ -47,8 +47,8 @@ _HOMES = {
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
     "Config": "config",
-    "load_config": "config",
-    "make_config": "config",
+    "load_config": "methods.configuration",
+    "make_config": "methods.configuration",
     "Run": "runs.run",
     "FolderIndex": "index.folder",
     "Hits": "search.hits",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
@@ -21,6 +20,8 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
+    """The section `data`: which images, how they are split, how they are prepared."""
+
     source: str
     split: Literal["closed", "open", "given"] = "closed"
     ood: list[str] = []
@@ -39,6 +40,8 @@ class DataConfig(Section):
 
 
 class ModelConfig(Section):
+    """The section `model`: the network and the width of its embedding."""
+
     backbone: str = "conv-fashion"
     dim: int = Field(default=32, ge=1)
     pooling: Literal["auto", "gem", "avg"] = "auto"
@@ -53,11 +56,15 @@ class ModelConfig(Section):
 
 
 class NamedConfig(Section):
+    """A class by its name, and what it is made with."""
+
     name: str
     arguments: dict[str, Any] = {}
 
 
 class LossConfig(Section):
+    """The section `loss`: what is minimised, and of which pairs or triplets."""
+
     name: str = "contrastive"
     """contrastive, triplet, or a class of pytorch_metric_learning.losses."""
     margin: float | None = Field(default=None, gt=0)
@@ -72,10 +79,12 @@ class LossConfig(Section):
 
 
 class TrainingConfig(Section):
+    """The section `training`: the loop, the optimiser, the devices."""
+
     epochs: int = Field(default=20, ge=0)
     batch_size: int = Field(default=128, ge=2)
     per_class: int | None = Field(default=None, ge=2)
-    """Images a class in a batch; None: the smallest number from 4 on that fits."""
+    """Images per class in a batch; None: the smallest number from 4 on that fits."""
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
     lr: float = Field(default=1e-3, gt=0)
     lr_decay: float = Field(default=1.0, gt=0, le=1)
@@ -94,6 +103,8 @@ class TrainingConfig(Section):
 
 
 class EvaluationConfig(Section):
+    """The section `evaluation`: how a finished run is measured."""
+
     score: Literal["direction", "expected-distance", "expected-likelihood", "mutual-likelihood"] = "direction"
     """By what the gallery is searched; see `doubtless.search.scores`."""
     ks: list[int] | None = None
@@ -119,11 +130,12 @@ class Config(Section):
 
     def section(self, name: str, kind: type[SectionType]) -> SectionType:
         """A method's own section, by its type."""
-        found = getattr(self, name)
-        assert isinstance(found, kind)
-        return found
+        section = getattr(self, name)
+        assert isinstance(section, kind)
+        return section
 
     def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in a run's config.yaml."""
         return self.model_dump(mode="json")
 
     def __eq__(self, other: object) -> bool:
@@ -133,41 +145,22 @@ class Config(Section):
     __hash__ = None  # type: ignore[assignment]
 
     def to_yaml(self) -> str:
+        """The text of a configuration file that says the same."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
-def make_config(data: Mapping[str, Any]) -> Config:
-    """A checked configuration from plain values.
+def check_config(data: Mapping[str, Any], sections: Mapping[str, type[Section]]) -> Config:
+    """A checked configuration from plain values, with the sections a method adds by name.
 
-    >>> make_config({"method": "deterministic", "data": {"source": "fashion-sample"}}).training.epochs
+    >>> check_config({"method": "deterministic", "data": {"source": "fashion-sample"}}, {}).training.epochs
     20
     """
-    from doubtless.methods import method_class
-
-    if not isinstance(data, Mapping) or not isinstance(data.get("method"), str):
-        raise InputError("A configuration needs the key method, such as `method: deterministic`.")
-    own: dict[str, Any] = {
-        name: (kind, kind()) for name, kind in method_class(data["method"]).sections.items()
-    }
-    model: type[Config] = create_model("Config", __base__=Config, **own)
+    added: dict[str, Any] = {name: (kind, kind()) for name, kind in sections.items()}
+    model: type[Config] = create_model("Config", __base__=Config, **added)
     try:
         return model.model_validate(dict(data))
     except ValidationError as error:
         raise InputError(sentence_of(error, model)) from None
-
-
-def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> Config:
-    """Reads a YAML file and applies `key=value` overrides, such as ``training.epochs=3``."""
-    path = Path(path)
-    try:
-        data = yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"There is no configuration {path}.") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path} is no readable YAML file: {error}.") from error
-    if not isinstance(data, dict):
-        raise InputError(f"{path} must hold keys and values, such as `method: deterministic`.")
-    return make_config(with_overrides(data, overrides))
 
 
 def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -198,8 +191,8 @@ def evaluation_options(
     options: EvaluationConfig, *, score: str | None = None, ood_ratio: float | None = None
 ) -> EvaluationConfig:
     """The same with another score or ratio, where one is asked for."""
-    asked = {"score": score, "ood_ratio": ood_ratio}
-    changes = {name: value for name, value in asked.items() if value is not None}
+    wanted = {"score": score, "ood_ratio": ood_ratio}
+    changes = {name: value for name, value in wanted.items() if value is not None}
     try:
         return EvaluationConfig.model_validate({**options.model_dump(), **changes})
     except ValidationError as error:

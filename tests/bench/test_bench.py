@@ -23,9 +23,10 @@ from doubtless.bench.plan import plan_tuning, run_key
 from doubtless.bench.suite import merge
 from doubtless.bench.worker import make_run, measure_again
 from doubtless.cli import app
-from doubtless.config import make_config, with_overrides
+from doubtless.config import with_overrides
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation
+from doubtless.methods.configuration import make_config
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 

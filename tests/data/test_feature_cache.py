@@ -43,8 +43,8 @@ def test_computed_once_and_keyed_by_weights_preparation_and_source(tmp_path: Pat
 
 
 def test_frozen_training_and_evaluation_use_the_cache(tiny_config, tmp_path: Path, monkeypatch) -> None:
-    from doubtless.config import make_config
     from doubtless.methods.base import Method
+    from doubtless.methods.configuration import make_config
     from doubtless.runs import embed_images, open_run_data
     from doubtless.training import train_run
 

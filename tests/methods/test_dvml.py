@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from doubtless.config import LossConfig, make_config
+from doubtless.config import LossConfig
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.losses.variational import kl_to_standard_normal
 from doubtless.methods import DataSpec
+from doubtless.methods.configuration import make_config
 from doubtless.methods.dvml import LOSSES, Dvml
 from doubtless.methods.metric_loss import MetricLoss
 from tests.reference.two_processes import TwoProcesses, loss_and_gradients, share_of

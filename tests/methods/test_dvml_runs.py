@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from doubtless.bench.suite import load_suite
-from doubtless.config import LossConfig, load_config, make_config
+from doubtless.config import LossConfig
+from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.dvml import LOSSES, Dvml
 from doubtless.methods.metric_loss import MetricLoss
 from doubtless.report.method_figures.dvml import nearest_real

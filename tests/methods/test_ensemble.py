@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from doubtless.config import load_config, make_config
 from doubtless.errors import InputError, RunError
 from doubtless.methods import DataSpec, Subset
+from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.ensemble import Ensemble
 from doubtless.methods.procrustes import align, cross_products, inner_products, procrustes

@@ -16,10 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.config import load_config, make_config
 from doubtless.data import BalancedBatches, Batch
 from doubtless.embedding import Embedding
 from doubtless.methods import Method, all_methods
+from doubtless.methods.configuration import load_config, make_config
 from doubtless.runs import Run, open_run_data
 from doubtless.runs.data import subset_of
 from doubtless.training import train_run

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.distributions import Independent, Normal, kl_divergence
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.methods import DataSpec, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training import train_run
 from doubtless.training.module import validation_scores

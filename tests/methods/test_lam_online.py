@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.nn.functional import linear
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.laplace import contrastive_ggn, fit
 from doubtless.losses import contrastive_loss
 from doubtless.methods import DataSpec
+from doubtless.methods.configuration import make_config
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.lam_online import LamOnline
 from doubtless.runs import Run, open_run_data

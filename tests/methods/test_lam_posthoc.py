@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.config import make_config
 from doubtless.errors import InputError, RunError
 from doubtless.laplace import fit
+from doubtless.methods.configuration import make_config
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.laplace_head import TuneOptions, curvature_options
 from doubtless.runs import Run, open_run_data

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doubtless.config import make_config
 from doubtless.losses import neighbor_loss_per_image
+from doubtless.methods.configuration import make_config
 from doubtless.methods.loss_prediction import positive
 from doubtless.metrics.uncertainty import error_auroc
 from doubtless.runs import Run, embed_images, open_run_data

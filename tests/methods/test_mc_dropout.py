@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, max_pool2d, normalize
 
-from doubtless.config import load_config, make_config
 from doubtless.data.loading import Batch
 from doubtless.errors import InputError
 from doubtless.laplace import half_whitened
 from doubtless.methods import DataSpec
+from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.mc_dropout import McDropout
 from doubtless.models import dropout
 from doubtless.models.dropout import ConvBlocks, draw_masks, masked_linear, sampled_blocks

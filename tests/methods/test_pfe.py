@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.distributions import Normal
 
-from doubtless.config import make_config
 from doubtless.data import Batch
+from doubtless.methods.configuration import make_config
 from doubtless.methods.pfe import FIRST_SCALE, FIRST_SHIFT, SharedBatchNorm
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training import train_run

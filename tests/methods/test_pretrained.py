@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from doubtless.config import make_config
 from doubtless.laplace import half_whitened
+from doubtless.methods.configuration import make_config
 from doubtless.runs import embed_images, features_of, open_run_data
 from doubtless.training import train_run
 

@@ -13,11 +13,11 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import normalize
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.losses.proxy import proxy_nca_loss
 from doubtless.methods import DataSpec, Subset
+from doubtless.methods.configuration import make_config
 from doubtless.methods.proxy import Proxy, roles_of_the_norm
 from doubtless.runs import Run
 from doubtless.training import train_run

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError
 from doubtless.losses import (
@@ -22,6 +21,7 @@ from doubtless.losses import (
 )
 from doubtless.losses.triplet_moments import Gaussians
 from doubtless.methods import DataSpec, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training import train_run
 from tests.reference.launches import Launches

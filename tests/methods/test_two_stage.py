@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.errors import InputError, RunError
 from doubtless.methods import all_methods
+from doubtless.methods.configuration import make_config
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.two_stage import TwoStage
 from doubtless.runs import Run

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods import Losses, Method, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.training import train_run
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from doubtless.config import make_config
 from doubtless.embedding import Embedding
+from doubtless.methods.configuration import make_config
 from doubtless.report.method_figures.bayes_triplet import (
     SCENES,
     descent,

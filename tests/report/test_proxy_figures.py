@@ -7,10 +7,10 @@ import math
 import numpy as np
 import torch
 
-from doubtless.config import make_config
 from doubtless.embedding import Embedding
 from doubtless.evaluation.result import Evaluation
 from doubtless.methods import DataSpec
+from doubtless.methods.configuration import make_config
 from doubtless.methods.proxy import Proxy
 from doubtless.report.images import ImageLookup, data_uri
 from doubtless.report.method_figures import Context, method_sections

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from doubtless.config import make_config
 from doubtless.methods import Method, Subset, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.methods.ensemble import Ensemble
 from doubtless.runs import open_run_data
 from doubtless.runs.data import EMBED_BATCH, RunData, subset_of

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from doubtless.config import make_config, with_overrides
+from doubtless.config import with_overrides
+from doubtless.methods.configuration import make_config
 from doubtless.runs.model import best_device
 from doubtless.training import train_run
 from doubtless.training.accelerate import precision_of

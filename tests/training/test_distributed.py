@@ -14,9 +14,9 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
-from doubtless.config import make_config
 from doubtless.data import Batch
 from doubtless.methods import DataSpec, Method, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training.module import validation_scores
 from tests.reference.two_processes import TwoProcesses, assert_same_step, loss_and_gradients, share_of

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.config import make_config
 from doubtless.methods import DataSpec, all_methods, method_class
+from doubtless.methods.configuration import make_config
 from doubtless.runs.run import Run
 from doubtless.training import loop, train_run
 

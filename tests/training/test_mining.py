@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.config import make_config
 from doubtless.errors import InputError
 from doubtless.methods import method_class
+from doubtless.methods.configuration import make_config
 from doubtless.runs import Run, open_run_data
 from doubtless.training import train_run
 from doubtless.training.callbacks import EpochDisplay

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from doubtless.config import make_config
 from doubtless.methods import Subset
+from doubtless.methods.configuration import make_config
 from doubtless.methods.lam_posthoc import LamPosthoc
 from doubtless.runs import embed_images, open_run_data
 from doubtless.runs.evaluation import RunEvaluation

@@ -22,7 +22,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from doubtless.config import make_config
+from doubtless.methods.configuration import make_config
 from doubtless.runs import Run
 from doubtless.runs.evaluation import RunEvaluation
 from doubtless.training import train_run

@@ -18,8 +18,8 @@ import yaml
 from safetensors.torch import load_file
 
 import doubtless
-from doubtless.config import make_config
 from doubtless.errors import InputError, RunError
+from doubtless.methods.configuration import make_config
 from doubtless.methods.deterministic import Deterministic
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training import train_run
@@ -228,7 +228,7 @@ def test_damaged_models_are_sentences(tiny_run: Path, tmp_path: Path) -> None:
 
 FULL_DISK = """
 import resource, signal, sys
-from doubtless.config import load_config
+from doubtless.methods.configuration import load_config
 from doubtless.training import train_run
 from doubtless.errors import RunError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

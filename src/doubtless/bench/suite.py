@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from doubtless.config import Config, Section, make_config, sentence_of
+from doubtless.config import Config, Section, sentence_of
 from doubtless.errors import InputError, nearest
+from doubtless.methods.configuration import make_config
 
 FOLDER = Path("benchmarks/suites")
 

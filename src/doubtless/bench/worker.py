@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from doubtless.config import load_config
 from doubtless.errors import DoubtlessError
 from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import write_bytes, write_json, write_text
+from doubtless.methods.configuration import load_config
 from doubtless.runs import Run
 from doubtless.runs.evaluation import RunEvaluation, versions
 from doubtless.runs.model import device_name

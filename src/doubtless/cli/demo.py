@@ -154,7 +154,7 @@ def demo(
 
 def _trained(out: Path, *, json: bool) -> Run:
     from doubtless.cli.tables import print_evaluation, print_json
-    from doubtless.config import make_config
+    from doubtless.methods.configuration import make_config
     from doubtless.progress import bar
     from doubtless.runs.evaluation import RunEvaluation
     from doubtless.training import train_run

@@ -86,7 +86,8 @@ def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bo
 
 def _config_of_run(run: Any, overrides: list[str]) -> Config:
     """The run's own configuration with the method changed and the run itself as the base."""
-    from doubtless.config import Config, make_config, with_overrides
+    from doubtless.config import Config, with_overrides
+    from doubtless.methods.configuration import make_config
 
     known = run.config.to_dict()
     common = {key: known[key] for key in Config.model_fields if key in known}
@@ -157,7 +158,8 @@ def _fit(
 
 
 def _config_of_features(overrides: list[str]) -> Config:
-    from doubtless.config import make_config, with_overrides
+    from doubtless.config import with_overrides
+    from doubtless.methods.configuration import make_config
 
     if foreign := [key for key in overrides if not key.startswith(FEATURE_KEYS)]:
         raise InputError(

@@ -25,8 +25,8 @@ def train(
     Example: doubtless train configs/fashion-sample/deterministic.yaml --out runs/first --set seed=1
     """
     from doubtless.cli.tables import print_evaluation, print_json
-    from doubtless.config import load_config
     from doubtless.distributed import is_main
+    from doubtless.methods.configuration import load_config
     from doubtless.progress import bar
     from doubtless.runs.evaluation import RunEvaluation
     from doubtless.training import train_run

@@ -17,10 +17,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from doubtless.config import Config, Section, make_config
+from doubtless.config import Config, Section
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, RunError
 from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
+from doubtless.methods.configuration import make_config
 from doubtless.methods.procrustes import align, cross_products, inner_products
 
 MOST_MEMBERS = 1000

@@ -9,9 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from doubtless.config import Config, Section, make_config
+from doubtless.config import Config, Section
 from doubtless.errors import RunError
 from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
+from doubtless.methods.configuration import make_config
 
 BASE = "base"
 

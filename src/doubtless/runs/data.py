@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
 from doubtless.config import Config, DataConfig
 from doubtless.data import ImageSet, Preparation, Progress, Source, Split, in_order, make_split, open_source
 from doubtless.data.loading import cached_features
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.methods import DataSpec, Method, Subset
-
 
 EMBED_BATCH = 256
 
@@ -65,7 +66,11 @@ def whole_source(
 ) -> ImageSet:
     """All images of a source (its test part where it has one), prepared for a trained network."""
     source = open_source(name, root=data.root, progress=progress)
-    index = torch.arange(len(source)) if source.given_split is None else torch.nonzero(source.given_split == 1)[:, 0]
+    index = (
+        torch.arange(len(source))
+        if source.given_split is None
+        else torch.nonzero(source.given_split == 1)[:, 0]
+    )
     return ImageSet(source, index, Preparation(channels=spec.channels, size=spec.size))
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
 import torch
 from torch import Tensor
+
 from doubtless.data import ImageSet, Progress
+from doubtless.doubt.doubt import Doubt
+from doubtless.doubt.novelty import Novelty, projection
+from doubtless.doubt.queries import hits_with_truth
 from doubtless.embedding import Embedding
+from doubtless.methods import Method
+from doubtless.runs.data import EMBED_BATCH, features_of, image_batches
 from doubtless.search import Positions
 from doubtless.search.scores import ScoreName
-from doubtless.methods import Method
-from doubtless.doubt.doubt import Doubt
-from doubtless.doubt.queries import hits_with_truth
-from doubtless.doubt.novelty import Novelty, projection
-from doubtless.runs.data import EMBED_BATCH, features_of, image_batches
-
 
 SHOWN = frozenset({"disagreement", "novelty"})  # the other sources are free baselines, or learned
 FEWEST = 20  # known queries below which nothing is fitted

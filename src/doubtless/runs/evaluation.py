@@ -9,25 +9,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
 from doubtless import __version__
 from doubtless.config import EvaluationConfig
 from doubtless.data import ImageSet, Progress
+from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, evaluate
-from doubtless.search import Positions
 from doubtless.methods import Method
 from doubtless.progress import spinner
-from doubtless.doubt.doubt import Doubt
-from doubtless.runs.model import best_device
 from doubtless.runs.data import open_run_data, whole_source
-from doubtless.runs.run import Run
 from doubtless.runs.doubt import Described, Reader, describe_doubt, doubts_of, fit_run_doubt
-
+from doubtless.runs.model import best_device
+from doubtless.runs.run import Run
+from doubtless.search import Positions
 
 GALLERY_TRAIN = "train"
 QUERIES = ""  # beside the names of OOD sets

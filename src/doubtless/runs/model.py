@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
 import torch
 from PIL import Image
 from torch import Tensor
+
 from doubtless.data import ImageSet, Preparation, Progress, decode_image, image_tensor
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.methods import Method
-from doubtless.runs.run import Run
 from doubtless.runs.data import EMBED_BATCH, embed_images
-import hashlib
-import json
-from pathlib import Path
-import torch
-from doubtless.errors import InputError
-from doubtless.methods import Method
-
+from doubtless.runs.run import Run
 
 ImageLike = str | Path | Image.Image | Tensor
 
@@ -95,8 +92,6 @@ def pixels_of(image: ImageLike) -> Tensor:
     if not bool(torch.isfinite(image).all()) or float(image.min()) < 0 or float(image.max()) > 1:
         raise InputError("an image of floats must lie in [0, 1], without NaN.")
     return (image * 255).round().to(torch.uint8)
-
-
 
 
 NOT_RESULTS = ("data", "training", "evaluation", "base")

@@ -6,17 +6,19 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
+
 from doubtless import __version__
-from doubtless.config import Config, load_config
+from doubtless.config import Config
 from doubtless.data import Split
 from doubtless.errors import InputError, RunError
 from doubtless.files import read_json, write_bytes, write_json, write_text
 from doubtless.methods import DataSpec, Method, method_class
-
+from doubtless.methods.configuration import load_config
 
 SCHEMA = 1
 

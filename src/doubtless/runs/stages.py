@@ -6,7 +6,6 @@ from doubtless.errors import InputError
 from doubtless.methods import Method
 from doubtless.runs.run import Run
 
-
 SAME_DATA = ("source", "split", "validation", "test", "split_seed", "size", "channels")
 TAKEN = ("encoder.", "head.", "alignment")
 """What a method that has it must find in its base; an ensemble's alignment stands for its members."""

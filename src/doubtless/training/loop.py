@@ -13,13 +13,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy
 
-from doubtless.config import Config, load_config, make_config
+from doubtless.config import Config
 from doubtless.data import BalancedBatches, Batch, Progress, training_batches
 from doubtless.data.loading import TensorBatches, WorkerBatches
 from doubtless.distributed import is_main, world_size
 from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
+from doubtless.methods.configuration import load_config, make_config
 from doubtless.runs.data import RunData, features_of, open_run_data, subset_of
 from doubtless.runs.model import best_device
 from doubtless.runs.run import Run, read_checkpoint, same_config

@@ -1,0 +1,38 @@
+"""Configurations of methods: a file or plain values, checked against the sections that the named method has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from doubtless.config import Config, check_config, with_overrides
+from doubtless.errors import InputError
+from doubtless.methods import method_class
+
+
+def make_config(data: Mapping[str, Any]) -> Config:
+    """A checked configuration from plain values.
+
+    >>> make_config({"method": "deterministic", "data": {"source": "fashion-sample"}}).training.epochs
+    20
+    """
+    if not isinstance(data, Mapping) or not isinstance(data.get("method"), str):
+        raise InputError("A configuration needs the key method, such as `method: deterministic`.")
+    return check_config(data, method_class(data["method"]).sections)
+
+
+def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> Config:
+    """Reads a YAML file and applies `key=value` overrides, such as ``training.epochs=3``."""
+    path = Path(path)
+    try:
+        data = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"There is no configuration {path}.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path} is no readable YAML file: {error}.") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} must hold keys and values, such as `method: deterministic`.")
+    return make_config(with_overrides(data, overrides))
