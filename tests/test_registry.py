@@ -137,13 +137,15 @@ def test_a_broken_plugin_is_a_warning(site: Path, things: Registry[Any]) -> None
         entries={"cup": "plugin_good:cup", "jug": "plugin_good:jug"},
         module="cup = jug = 1\n",
     )
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="cannot be loaded") as caught:
         assert things.names() == ["cup", "jug"]
     text = "\n".join(str(warning.message) for warning in caught)
-    assert "'bad' of the package plugin_bad cannot be loaded" in text and "no licence" in text
-    assert "'cup' of the package plugin_good" in text and "taken" in text
+    assert "'bad' of the package plugin_bad cannot be loaded" in text
+    assert "no licence" in text
+    assert "'cup' of the package plugin_good" in text
+    assert "taken" in text
     assert things.get("cup") == "a cup"  # ours stays
-    with pytest.raises(InputError, match="a plugin of this name cannot be loaded: RuntimeError: no licence"):
+    with pytest.raises(InputError, match="A plugin of this name cannot be loaded: RuntimeError: no licence"):
         things.get("bad")
     with pytest.raises(InputError, match="2 plugins could not be loaded: "):
         things.get("saucer")
@@ -161,7 +163,8 @@ def test_plugins_are_loaded_once_by_many_threads(site: Path, things: Registry[An
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(seen) == 8 and all(value is seen[0] for value in seen)
+    assert len(seen) == 8
+    assert all(value is seen[0] for value in seen)
 
 
 @pytest.mark.parametrize(
