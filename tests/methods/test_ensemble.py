@@ -348,7 +348,7 @@ def rotated_copies(config: dict[str, Any], path: Path, spec: DataSpec, **options
         run = Run.create(path / name, stage)
         network.head.weight.data, network.head.bias.data = turn.T @ weight, turn.T @ bias
         run.save_model(network)
-    method.folder = path
+    Run(path).adopt(method)
     features = method.encode(some_images(100))
     part = Subset(labels=torch.zeros(100), features=lambda: features)
     method.finish(part, part)

@@ -80,6 +80,8 @@ class Method(nn.Module):
     sections: ClassVar[Mapping[str, type[Section]]] = {}
     folder: Path | None = None
     """The folder of its run, below which its stages lie; known once there is one."""
+    load_run: Callable[[Path], Method | None] | None = None
+    """Set with `folder`: the finished method of a run, None where there is no finished run."""
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):

@@ -105,11 +105,10 @@ class Ensemble(Method):
         first, *others = self.members()
         with torch.no_grad():
             features = first.encode(images.to(self.device)).float()
-            own = first.embed_features(features)
-            rest = [
+            embeddings = [first.embed_features(features)] + [
                 one.embed_features(features) if self._one_encoder else one.embed(images) for one in others
             ]
-        return torch.cat([*(found.direction for found in (own, *rest)), features], dim=1)
+        return torch.cat([*(embedding.direction for embedding in embeddings), features], dim=1)
 
     def embed_features(self, features: Tensor) -> Embedding:
         return Embedding.empirical(torch.bmm(self._by_member(features), self.alignment))
@@ -173,23 +172,21 @@ class Ensemble(Method):
         return owner / "members" / str(number)
 
     def _load(self, number: int) -> Method:
-        # Here and not above: runs are made of methods.
-        from doubtless.runs.run import Run
-
-        run = Run(self._folder(number))
-        if not run.is_finished:
+        folder = self._folder(number)
+        assert self.load_run is not None  # it comes with the folder
+        member = self.load_run(folder)
+        if member is None:
             raise RunError(
-                f"{self.folder} lacks its member {number}: {run.path} holds no finished run; train that one "
+                f"{self.folder} lacks its member {number}: {folder} holds no finished run; train that one "
                 "again with `doubtless train … --resume`."
             )
-        method = run.load_method().requires_grad_(False)
         expected = int(self.fingerprints[number])
-        if expected not in (0, fingerprint(run.path)):  # 0: not aligned yet
+        if expected not in (0, fingerprint(folder)):  # 0: not aligned yet
             raise RunError(
-                f"{run.path} is not the member that {self.folder} was aligned with; delete "
+                f"{folder} is not the member that {self.folder} was aligned with; delete "
                 f"{self.folder}/model.json and align anew with `doubtless train … --resume`."
             )
-        return method
+        return member.requires_grad_(False)
 
 
 def have_same_weights(one: nn.Module, other: nn.Module) -> bool:

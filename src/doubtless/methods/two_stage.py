@@ -13,6 +13,7 @@ from doubtless.config import Config, Section
 from doubtless.errors import RunError
 from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 from doubtless.methods.configuration import make_config
+from doubtless.methods.stages import take_over
 
 BASE = "base"
 
@@ -67,11 +68,11 @@ class TwoStage(Method):
         return {} if self.config.base is not None else {BASE: deterministic_stage(self.config)}
 
     def finish(self, train: Subset, validation: Subset) -> None:
-        # Here and not above: runs are made of methods.
-        from doubtless.runs.stages import take_over
-
-        if self.config.base is None and self.folder is not None:
-            take_over(self, str(self.folder / BASE))
+        if self.config.base is None and self.folder is not None and self.load_run is not None:
+            network = self.load_run(self.folder / BASE)
+            if network is None:
+                raise RunError(f"{self.folder / BASE} holds no finished run; train it with --resume.")
+            take_over(self, network, name=str(self.folder / BASE))
         self.fit_second(train, validation)
 
     def fit_second(self, train: Subset, validation: Subset) -> None:

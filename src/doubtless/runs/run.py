@@ -116,9 +116,13 @@ class Run:
         except (KeyError, TypeError) as error:
             raise RunError(f"{self.path}/model.json is damaged ({error}); train again.") from error
         method = method_class(self.config.method)(self._without_downloads(), spec)
-        method.folder = self.path
+        self.adopt(method)
         self._load_state(method)
         return method.eval()
+
+    def adopt(self, method: Method) -> None:
+        """Tells a method where its run is, and how the runs it is made of are opened."""
+        method.folder, method.load_run = self.path, load_if_finished
 
     def _without_downloads(self) -> Config:
         """The run's configuration less where the backbone came from: its weights are in the run."""
@@ -135,6 +139,12 @@ class Run:
         except (SafetensorError, OSError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise RunError(f"{path} is damaged or of another model ({reason}); train it again.") from error
+
+
+def load_if_finished(path: Path) -> Method | None:
+    """The trained method of a run, as `Run.load_method` gives it; None where there is no finished run."""
+    run = Run(path)
+    return run.load_method() if run.is_finished else None
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -21,10 +21,10 @@ from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
 from doubtless.methods.configuration import load_config, make_config
+from doubtless.methods.stages import take_over
 from doubtless.runs.data import RunData, features_of, open_run_data, subset_of
 from doubtless.runs.model import best_device
 from doubtless.runs.run import Run, read_checkpoint, same_config
-from doubtless.runs.stages import take_over
 from doubtless.training.accelerate import precision_of
 from doubtless.training.callbacks import AtomicCheckpoints, EpochDisplay
 from doubtless.training.mining import TupleBatches
@@ -73,14 +73,14 @@ def train_run(
             write_text(run.path / "skipped.txt", "\n".join(data.source.skipped) + "\n")
     torch.manual_seed(config.seed)
     method = method_class(config.method)(config, data.spec)
-    method.folder = run.path
+    run.adopt(method)
     stages = {run.path / name: stage for name, stage in method.stages().items()}
     if run.is_finished and all(Run(folder).is_finished for folder in stages):
         raise InputError(f"{path} is finished already; there is nothing to resume.")
     for folder, stage in stages.items():
         _train_stage(stage, folder, quiet=quiet, progress=progress)
     if config.base is not None:
-        take_over(method, config.base)
+        take_over(method, Run.open(config.base).load_method(), name=config.base)
     if method.trains and config.training.epochs > 0:
         _fit(method, data, run, resume=resume, quiet=quiet, progress=progress)
     else:
