@@ -11,13 +11,13 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from doubtless.calibration.regression import (
-    PENALTY,
     Isotonic,
     Logistic,
     ProbabilityModel,
+    better_method,
     cross_fitted,
-    folds_of,
 )
+from doubtless.calibration.solver import PENALTY
 from doubtless.errors import InputError
 from doubtless.metrics import match_brier, match_ece
 
@@ -43,7 +43,7 @@ def test_centred_isotonic_rises_and_is_never_certain(pairs: list[tuple[int, bool
     assert bool((value.diff() >= -1e-12).all())
     assert bool((value > 0).all())
     assert bool((value < 1).all())
-    assert bool((table.value.diff() > 0).all())  # one entry a step
+    assert bool((table.value.diff() > 0).all())  # one entry per step
 
 
 def test_isotonic_edges() -> None:
@@ -61,7 +61,7 @@ def test_isotonic_edges() -> None:
     )
     assert weighted(torch.tensor([0.5])).tolist() == [0.75]
     for score, target in ((torch.empty(0), torch.empty(0)), (torch.ones(2), torch.ones(3))):
-        with pytest.raises(InputError, match="one target a score"):
+        with pytest.raises(InputError, match="one target per score"):
             Isotonic.fit(score, target)
     with pytest.raises(InputError, match="finite"):
         Isotonic.fit(torch.tensor([torch.nan]), torch.tensor([1.0]))
@@ -103,13 +103,6 @@ def test_constant_and_separating_features() -> None:
     assert bool((fitted(features).diff() > 0).all())
 
 
-def test_folds_keep_groups_together_in_equal_numbers() -> None:
-    group = torch.arange(50).repeat_interleave(3)
-    fold = folds_of(group)
-    assert all(len(fold[group == g].unique()) == 1 for g in range(50))
-    assert fold.bincount().tolist() == [30] * 5
-
-
 def test_what_is_cross_fitted_never_saw_its_row() -> None:
     """Pure noise: a model that had seen its rows would look better than knowing nothing."""
     generator = torch.Generator().manual_seed(0)
@@ -138,6 +131,7 @@ def test_models_are_calibrated_and_saved(method: str) -> None:
 
 
 def test_one_group_and_one_row() -> None:
+    assert better_method(torch.rand(9, 1), torch.arange(9) > 4, group=torch.zeros(9)) == "stacked"
     model = ProbabilityModel.fit(torch.zeros(1, 1), torch.tensor([True]), names=("a",), method="stacked")
     assert 0 < float(model(torch.zeros(1, 1))) < 1
     with pytest.raises(InputError, match="no calibration 'isotonc'"):

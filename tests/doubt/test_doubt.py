@@ -11,8 +11,8 @@ from safetensors.torch import load, save
 from scipy.optimize import minimize
 from torch import Tensor
 
-from doubtless.calibration.evidence import PENALTY, cross_fitted, fit_weights
-from doubtless.doubt.doubt import Doubt
+from doubtless.calibration.solver import PENALTY
+from doubtless.doubt.doubt import Doubt, error_weights, unseen_odds
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.doubt.signals import PARTS, hit_signals, query_signals
@@ -158,10 +158,10 @@ def test_shuffled_labels_teach_nothing() -> None:
 def test_cross_fitting_does_not_look_at_its_own_group() -> None:
     ranks, groups = torch.rand(600, 3, generator=maker(), dtype=torch.double), torch.arange(600) % 30
     wrong = torch.rand(600, generator=maker(1)) < ranks[:, 0]
-    odds = cross_fitted(ranks, wrong, prior=None, groups=groups, generator=maker(2))
+    odds = unseen_odds(ranks, wrong, prior=None, groups=groups, generator=maker(2))
     changed = wrong.clone()
     changed[groups == 4] = ~changed[groups == 4]
-    again = cross_fitted(ranks, changed, prior=None, groups=groups, generator=maker(2))
+    again = unseen_odds(ranks, changed, prior=None, groups=groups, generator=maker(2))
     torch.testing.assert_close(again[groups == 4], odds[groups == 4])
     assert not torch.equal(again, odds)
 
@@ -172,7 +172,7 @@ def test_weights_are_the_constrained_optimum(seed: int) -> None:
     odds = 3 * ranks[:, 0] - 2 * ranks[:, 1] - 1
     wrong = torch.rand(300, generator=maker(seed + 10)) < torch.sigmoid(odds)
     prior = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.double)
-    found = fit_weights(ranks, wrong, prior=prior)
+    found = error_weights(ranks, wrong, prior=prior)
     x, y, ridge = ranks.numpy(), wrong.double().numpy(), [PENALTY] * 4 + [1e-6 * PENALTY]
 
     def cost(weights):

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.features import NEIGHBORHOOD, hit_features, stacked
-from doubtless.calibration.regression import Logistic, folds_of
+from doubtless.calibration.regression import Logistic
+from doubtless.calibration.solver import cross_fit, folds_of
 from doubtless.errors import InputError
 from doubtless.metrics.ood import auroc
 from doubtless.search.hits import Hits
@@ -200,8 +201,5 @@ def _front(hits: Hits, names: Sequence[str]) -> Tensor:
 def _told_apart(inside: Tensor, outside: Tensor, query: Tensor) -> float:
     """AUROC of the logistic regression on folds it was not fitted on; `query` is whose rows these are."""
     rows, truth = torch.cat([inside, outside]), torch.arange(len(inside) + len(outside)) < len(inside)
-    fold, odds = folds_of(query), torch.zeros(len(rows), dtype=torch.double)
-    for number in fold.unique().tolist():
-        held = fold == number
-        odds[held] = Logistic.fit(rows[~held], truth[~held])(rows[held])
+    odds = cross_fit(rows, folds_of(query), lambda seen: Logistic.fit(rows[seen], truth[seen]))
     return auroc(-odds[truth], -odds[~truth])

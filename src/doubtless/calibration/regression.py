@@ -1,16 +1,13 @@
-"""Logistic regression by Newton's method, in float64: a few features, any number of rows, no library to answer.
+"""A probability from features: logistic regression, then isotonic regression of its log-odds.
 
-Isotonic regression as a table: the best rising function from a score to a probability.
+The logistic regression stands on standardised features. Isotonic regression is the best rising function from a
+score to a probability, kept as a table: pool-adjacent-violators (Barlow et al. 1972), fitted once, applied as a
+search in the table and one line between two entries, so that nothing of the fitting is needed to answer. Centred
+(Oron and Flournoy 2017), every flat step becomes one entry at its centre of mass: the function then rises between
+the centres of its first and last step, and scores that differ keep different probabilities, as thresholds need.
 
-Pool-adjacent-violators (Barlow et al. 1972), fitted once; applied as a search in the table and one line between
-two entries, so that nothing of the fitting is needed to answer. Centred (Oron and Flournoy 2017), every flat step
-becomes one entry at its centre of mass: the function then rises between the centres of its first and last step,
-and scores that differ keep different probabilities, which a threshold needs.
-
-A probability from features: logistic regression, then isotonic regression of its log-odds, cross-fitted.
-
-The isotonic table is fitted on log-odds that a logistic regression gave to rows it had not seen, so that it
-corrects what happens to new rows. Folds keep groups together (all hits of a query, or all queries of a class).
+The table is fitted on log-odds that a logistic regression gave to rows it had not seen, so that it corrects what
+happens to new rows. Folds keep groups together: all hits of a query, or all queries of a class.
 """
 
 from __future__ import annotations
@@ -22,13 +19,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from doubtless.calibration.solver import cross_fit, fit_logistic, folds_of
 from doubtless.errors import InputError
 from doubtless.errors import nearest as nearest_word
-
-PENALTY = 1.0
-"""½ · PENALTY · ‖weight‖² of standardised features: keeps weights finite where the classes separate."""
-STEPS = 50
-TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +42,11 @@ class Logistic:
     @classmethod
     def fit(cls, features: Tensor, right: Tensor, *, weight: Tensor | None = None) -> Logistic:
         """The penalised maximum-likelihood fit to features (n, F) and outcomes (n,), rows weighted."""
-        if features.dim() != 2 or len(features) != len(right) or not len(right):
-            raise InputError(
-                "logistic regression needs features (n, F) and one outcome a row, got shapes "
-                f"{tuple(features.shape)} and {tuple(right.shape)}."
-            )
-        features, target = features.double(), right.double()
-        rows = torch.ones_like(target) if weight is None else weight.double()
+        features = features.double()
         mean, scale = features.mean(0), features.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
-        design = torch.cat([(features - mean) / scale, torch.ones_like(target).unsqueeze(1)], dim=1)
-        found = _newton(design, target, rows)
-        return cls(mean, scale, found[:-1], found[-1])
+        coefficients = fit_logistic((features - mean) / scale, right, weight=weight)
+        return cls(mean, scale, coefficients[:-1], coefficients[-1])
 
     def __call__(self, features: Tensor) -> Tensor:
         """Log-odds (…) of features (…, F), float64."""
@@ -73,38 +59,8 @@ class Logistic:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> Logistic:
+        """The regression whose `tensors` these are."""
         return cls(*(tensors[f"{prefix}{name}"] for name in ("mean", "scale", "weight", "bias")))
-
-
-def _newton(design: Tensor, target: Tensor, rows: Tensor) -> Tensor:
-    """Coefficients (F + 1,), the bias last; halves a step that would make things worse.
-
-    The bias is penalised a millionth as much as a weight, so that one-sided outcomes end at large finite odds.
-    """
-    ridge = torch.full((design.shape[1],), PENALTY, dtype=torch.double)
-    ridge[-1] = PENALTY * 1e-6
-    found = torch.zeros(design.shape[1], dtype=torch.double)
-
-    def cost(coefficients: Tensor) -> Tensor:
-        odds = design @ coefficients
-        likelihood = rows @ (torch.nn.functional.softplus(odds) - target * odds)
-        return likelihood + 0.5 * (ridge * coefficients.square()).sum()
-
-    current = cost(found)
-    for _ in range(STEPS):
-        chance = torch.sigmoid(design @ found)
-        gradient = design.T @ (rows * (chance - target)) + ridge * found
-        curvature = (design * (rows * chance * (1 - chance)).unsqueeze(1)).T @ design + torch.diag(ridge)
-        step = torch.linalg.solve(curvature, gradient)
-        while True:
-            proposed = cost(found - step)
-            if proposed <= current or float(step.abs().max()) < TOLERANCE:
-                break
-            step = step / 2
-        found, current = found - step, torch.minimum(proposed, current)
-        if float(step.abs().max()) < TOLERANCE:
-            break
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +87,7 @@ class Isotonic:
     ) -> Isotonic:
         """The rising function nearest to `target` (n,) in weighted squares at `score` (n,); ties share a value.
 
-        centred         one entry a step, at its centre of mass, instead of its two ends
+        centred         one entry per step, at its centre of mass, instead of its two ends
         never_certain   one item that is wrong is added at the highest score and one that is right at the
                         lowest: a run of m right answers at the top is then worth m/(m+1), never 1
         """
@@ -167,6 +123,7 @@ class Isotonic:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> Isotonic:
+        """The table whose `tensors` these are."""
         return cls(tensors[f"{prefix}score"], tensors[f"{prefix}value"])
 
 
@@ -193,15 +150,14 @@ def _ends_of_steps(value: Tensor) -> Tensor:
 def _check(score: Tensor, target: Tensor) -> None:
     if score.dim() != 1 or score.shape != target.shape or not len(score):
         raise InputError(
-            "isotonic regression needs one target a score, at least one of each, got shapes "
+            "Isotonic regression needs one target per score, at least one of each, got shapes "
             f"{tuple(score.shape)} and {tuple(target.shape)}."
         )
     if not bool(torch.isfinite(score.double()).all()) or not bool(torch.isfinite(target.double()).all()):
-        raise InputError("isotonic regression needs finite scores and targets, got NaN or infinite entries.")
+        raise InputError("Isotonic regression needs finite scores and targets, got NaN or infinite entries.")
 
 
 Method = Literal["auto", "logistic", "isotonic", "stacked"]
-FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,12 +213,14 @@ class ProbabilityModel:
         return tensors | ({} if self.isotonic is None else self.isotonic.tensors(f"{prefix}isotonic."))
 
     def record(self) -> dict[str, Any]:
+        """JSON for `from_state`, beside `tensors`."""
         return {"names": list(self.names), "method": self.method}
 
     @classmethod
     def from_state(
         cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any], prefix: str
     ) -> ProbabilityModel:
+        """The model whose `tensors` and `record` these are."""
         method = record["method"]
         logistic = None if method == "isotonic" else Logistic.from_tensors(tensors, f"{prefix}logistic.")
         isotonic = None if method == "logistic" else Isotonic.from_tensors(tensors, f"{prefix}isotonic.")
@@ -274,56 +232,35 @@ def rising(score: Tensor, right: Tensor) -> Isotonic:
     return Isotonic.fit(score, right, centred=True, never_certain=True)
 
 
-def folds_of(group: Tensor, *, folds: int = FOLDS, seed: int = 0) -> Tensor:
-    """A fold (m,) for every row, equal groups in one fold, groups dealt at random in equal numbers."""
-    members, place = torch.unique(group, return_inverse=True)
-    generator = torch.Generator().manual_seed(seed)
-    dealt = torch.arange(len(members)) % folds
-    return dealt[torch.randperm(len(members), generator=generator)][place]
-
-
 def cross_fitted_odds(features: Tensor, right: Tensor, *, group: Tensor) -> Tensor:
     """Log-odds (m,) of every row from a logistic regression over the other folds."""
-    fold = folds_of(group)
-    if len(fold.unique()) < 2:  # one group: there is nothing else to fit on
-        return Logistic.fit(features, right)(features)
-    odds = torch.empty(len(right), dtype=torch.double)
-    for number in fold.unique().tolist():
-        held = fold == number
-        odds[held] = Logistic.fit(features[~held], right[~held])(features[held])
-    return odds
+    return cross_fit(features, folds_of(group), lambda seen: Logistic.fit(features[seen], right[seen]))
 
 
 def cross_fitted(
     features: Tensor, right: Tensor, *, names: Sequence[str], group: Tensor, method: Method = "auto"
 ) -> Tensor:
     """P (m,) of every row from a model that saw nothing of its fold, in choosing, fitting or correcting."""
-    fold = folds_of(group, seed=1)
-    if len(fold.unique()) < 2:
-        return ProbabilityModel.fit(features, right, names=names, group=group, method=method)(features)
-    chance = torch.empty(len(right), dtype=torch.double)
-    for number in fold.unique().tolist():
-        held = fold == number
-        model = ProbabilityModel.fit(
-            features[~held], right[~held], names=names, group=group[~held], method=method
+
+    def fit(seen: Tensor) -> ProbabilityModel:
+        return ProbabilityModel.fit(
+            features[seen], right[seen], names=names, group=group[seen], method=method
         )
-        chance[held] = model(features[held])
-    return chance
+
+    return cross_fit(features, folds_of(group, generator=torch.Generator().manual_seed(1)), fit)
 
 
 def better_method(features: Tensor, right: Tensor, *, group: Tensor) -> Method:
     """Stacked, unless logistic alone is better by more than the standard error of the difference, in Brier score.
 
     The table costs little where it is not needed, and where log-odds are not logistic it is what calibrates.
-    Compared on folds that neither log-odds nor table have seen.
+    Compared on folds that neither log-odds nor table have seen; one group alone cannot be compared on.
     """
+    if len(group.unique()) < 2:
+        return "stacked"
     odds = cross_fitted_odds(features, right, group=group)
-    fold = folds_of(group, seed=2)
-    corrected = torch.sigmoid(odds)
-    if len(fold.unique()) > 1:
-        for number in fold.unique().tolist():
-            held = fold == number
-            corrected[held] = rising(odds[~held], right[~held])(odds[held])
+    fold = folds_of(group, generator=torch.Generator().manual_seed(2))
+    corrected = cross_fit(odds, fold, lambda seen: rising(odds[seen], right[seen]))
     worse = (corrected - right.double()).square() - (torch.sigmoid(odds) - right.double()).square()
-    spread = float(worse.std()) / len(worse) ** 0.5 if len(worse) > 1 else 0.0
-    return "logistic" if float(worse.mean()) > spread else "stacked"
+    standard_error = float(worse.std()) / len(worse) ** 0.5
+    return "logistic" if float(worse.mean()) > standard_error else "stacked"

@@ -17,7 +17,7 @@ level is the largest that costs the ordering of known queries' mistakes at most 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from doubtless.calibration.evidence import cross_fitted, fit_weights
+from doubtless.calibration.solver import cross_fit, fit_logistic, folds_of
 from doubtless.doubt.novelty import Novelty
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import known_queries
@@ -145,12 +145,12 @@ class Doubt:
             return replace(plain, record=record)
         rank = plain._ranks(signals)
         prior = torch.tensor([plain.weights[name] for name in tails], dtype=torch.double)
-        found = fit_weights(rank, wrong, prior=prior)
-        weights = dict(zip(tails, found[:-1].tolist(), strict=True))
+        *weights, intercept = error_weights(rank, wrong, prior=prior).tolist()
         groups = torch.arange(count) if groups is None else groups.cpu()
-        odds = cross_fitted(rank, wrong, prior=prior, groups=_enough(groups, count), generator=generator)
+        odds = unseen_odds(rank, wrong, prior=prior, groups=_enough(groups, count), generator=generator)
         level, costs = plain._choose_level(odds, signals, wrong)
-        return replace(plain, weights=weights, intercept=float(found[-1]), level=level, record=record | costs)
+        fitted = dict(zip(tails, weights, strict=True))
+        return replace(plain, weights=fitted, intercept=intercept, level=level, record=record | costs)
 
     def of(
         self,
@@ -316,6 +316,27 @@ class Doubt:
                 within.append((level, found))
         level, combined = within[-1]
         return level, {"error_auroc": alone, "error_auroc_with_novelty": combined}
+
+
+def error_weights(ranks: Tensor, wrong: Tensor, *, prior: Tensor | None = None) -> Tensor:
+    """Weights (s + 1,), the intercept last, of ranks (n, s) for "the first hit is wrong" (n,), none negative.
+
+    A signal that is odder may raise the doubt and never lower it: so the doubt can be told in parts, and a fit to
+    few mistakes cannot learn that far hits are good ones. `prior` (s,) are the weights no mistakes would leave.
+    """
+    return fit_logistic(ranks, wrong, centre=prior, lower=torch.zeros(ranks.shape[1]))
+
+
+def unseen_odds(
+    ranks: Tensor, wrong: Tensor, *, prior: Tensor | None, groups: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Log-odds (n,) of every query from weights that saw none of its group (n,)."""
+
+    def fit(seen: Tensor) -> Callable[[Tensor], Tensor]:
+        weights = error_weights(ranks[seen], wrong[seen], prior=prior)
+        return lambda others: others @ weights[:-1] + weights[-1]
+
+    return cross_fit(ranks, folds_of(groups, generator=generator), fit)
 
 
 def _plain(names: Sequence[str] | Mapping[str, Tail]) -> dict[str, float]:
