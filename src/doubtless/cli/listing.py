@@ -64,9 +64,9 @@ def list_sources(json: AsJson = False) -> None:
 
     Example: doubtless sources list
     """
-    from doubtless.data import KINDS
+    from doubtless.data import SOURCES
 
-    show(("source", "what it is"), [(kind.form, kind.what) for kind in KINDS], json)
+    show(("source", "what it is"), [(kind.form, kind.what) for _, kind in SOURCES.items()], json)
 
 
 @app.command("check")

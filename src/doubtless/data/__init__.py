@@ -2,16 +2,21 @@
 
 from doubtless.data.batches import BalancedBatches
 from doubtless.data.loading import Batch, ImageSet, in_order, training_batches
-from doubtless.data.prepare import Preparation, decode_image, image_tensor
+from doubtless.data.objects import as_source
+from doubtless.data.prepare import ImageLike, Preparation, decode_image, image_tensor, pixels_of
 from doubtless.data.source import Places, Source, tensor_source
-from doubtless.data.sources import KINDS, Progress, open_source
+from doubtless.data.sources import SOURCES, Progress, SourceKind, SourceRequest, open_source, source_kind
 from doubtless.data.splits import Split, make_split
 
 __all__ = [
     "Source",
     "open_source",
     "tensor_source",
-    "KINDS",
+    "as_source",
+    "SOURCES",
+    "SourceKind",
+    "SourceRequest",
+    "source_kind",
     "Places",
     "Split",
     "make_split",
@@ -23,5 +28,7 @@ __all__ = [
     "in_order",
     "decode_image",
     "image_tensor",
+    "pixels_of",
+    "ImageLike",
     "Progress",
 ]

@@ -1,4 +1,4 @@
-"""Is a source whole? What it holds, what its standard says it should, and what is missing, a sentence each."""
+"""Is a source whole? What it holds, what its standard says it should, and sentences on what is missing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from doubtless.data.papers import PAPERS, count_parts
 from doubtless.data.papers.layout import FilesBelow, Layout
 from doubtless.data.prepare import readable
 from doubtless.data.source import Source
-from doubtless.data.sources import KINDS, Progress, open_source
+from doubtless.data.sources import SOURCES, Progress, open_source
 from doubtless.errors import InputError
 
 
@@ -64,7 +64,7 @@ def recognise(name: str, *, root: str | Path | None = None) -> str:
     >>> recognise("digits")
     'digits'
     """
-    if name in {kind.form for kind in KINDS} or ":" in name:
+    if name in SOURCES or ":" in name:
         return name
     path = locate(name, root)
     if path.suffix == ".npz":

@@ -82,7 +82,7 @@ class ImageSet(Dataset[Batch]):
             return None
         if self.source.pixels is not None and self.source.pixels[0].shape == first.shape:
             return self.source.pixels[self.index]
-        if self.preparation.size is None and self.source.paths is not None:
+        if self.preparation.size is None and self.source.pixels is None:
             raise InputError(
                 f"The images of {self.source.name} come in different sizes; set data.size, such as 112."
             )

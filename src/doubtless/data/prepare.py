@@ -1,6 +1,4 @@
-"""Image files of every common kind to uint8 RGB tensors.
-
-From an image of any size to the tensor a network takes: size, channels and augmentation.
+"""From image files of every common kind to the tensor a network takes: bytes, size, channels and augmentation.
 
 Everything here is geometry and colour on bytes; scaling to floats and normalisation belong to the network
 (`doubtless.models.Encoder`), so that they cannot be forgotten at query time.
@@ -22,6 +20,9 @@ from torch import Tensor
 
 from doubtless.errors import InputError, nearest
 
+ImageLike = str | Path | Image.Image | Tensor
+"""A file, a Pillow image, or a tensor (C, H, W) of bytes or of floats in [0, 1]."""
+
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
@@ -41,6 +42,29 @@ def image_tensor(image: Image.Image) -> Tensor:
     """A Pillow image as uint8 (3, H, W)."""
     rgb = _to_rgb(ImageOps.exif_transpose(image))
     return torch.from_numpy(np.array(rgb)).permute(2, 0, 1).contiguous()
+
+
+def pixels_of(image: ImageLike) -> Tensor:
+    """One image of any kind as uint8 (C, H, W).
+
+    >>> pixels_of(torch.ones(1, 2, 2)).unique()
+    tensor([255], dtype=torch.uint8)
+    """
+    if isinstance(image, str | Path):
+        return decode_image(image)
+    if isinstance(image, Image.Image):
+        return image_tensor(image)
+    if not isinstance(image, Tensor):
+        raise InputError(
+            f"An image must be a file, a Pillow image or a tensor (C, H, W), got a {type(image).__name__}."
+        )
+    if image.dim() != 3:
+        raise InputError(f"An image must have shape (C, H, W), got {tuple(image.shape)}.")
+    if not image.is_floating_point():
+        return image
+    if not bool(torch.isfinite(image).all()) or float(image.min()) < 0 or float(image.max()) > 1:
+        raise InputError("An image of floats must lie in [0, 1], without NaN.")
+    return (image * 255).round().to(torch.uint8)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -110,6 +134,7 @@ class Preparation:
 
     @property
     def is_random(self) -> bool:
+        """Whether it augments."""
         return bool(self.augmentation)
 
     def without_augmentation(self, *, size: int | None = None) -> Preparation:

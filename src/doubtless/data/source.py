@@ -1,6 +1,6 @@
-"""Where images were taken: for sources in which two images belong together because they are near each other.
+"""A data source: labelled images, named by one string, in memory, in files or in a sequence of someone else's.
 
-A data source: labelled images, named by one string, in memory or in files.
+`Places` says where images were taken, for sources in which two belong together because they are near each other.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from doubtless.data.prepare import decode_image
+from doubtless.data.prepare import decode_image, pixels_of
 from doubtless.errors import InputError
 
 RADIUS = 25.0
@@ -77,11 +78,34 @@ TRAIN, TEST = 0, 1
 
 
 @dataclass(frozen=True)
+class ImageList(Sequence[Tensor]):
+    """Images of any kinds and sizes in a sequence of someone else's, made uint8 (C, H, W) when asked for.
+
+    `digest` is of their pixels, read once when the list is made. Random images are therefore no source: chance
+    belongs into `data.augment`.
+
+    >>> ImageList([torch.zeros(1, 8, 9), torch.zeros(1, 5, 4)], channels=1, digest="")[1].shape
+    torch.Size([1, 5, 4])
+    """
+
+    items: Sequence[Any]
+    channels: int
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Tensor:  # type: ignore[override]
+        return pixels_of(self.items[index])
+
+
+@dataclass(frozen=True)
 class Source:
     """n labelled images.
 
-    Images live either in memory (`pixels`, uint8 (n, C, H, W)) or in files (`paths`). `given_split` says which of
-    them the source itself calls train (0) or test (1), None where it does not say.
+    Images live in memory (`pixels`, uint8 (n, C, H, W)), in files (`paths`) or in a sequence that makes them
+    (`images`). `given_split` says which of them the source itself calls train (0) or test (1), None where it does
+    not say.
     """
 
     name: str
@@ -89,6 +113,7 @@ class Source:
     label_names: list[str]
     pixels: Tensor | None = None
     paths: Sequence[Path] | None = None
+    images: ImageList | None = None
     given_split: Tensor | None = None  # (n,)
     places: Places | None = None
     """Where the images were taken, where that and not the label says which belong together."""
@@ -104,7 +129,7 @@ class Source:
 
     @property
     def ids(self) -> list[str]:
-        """A name an image: its path's last two parts, or its number."""
+        """A name for each image: its path's last two parts, or its number."""
         if self.paths is not None:
             return ["/".join(path.parts[-2:]) for path in self.paths]
         return [str(i) for i in range(len(self))]
@@ -112,12 +137,16 @@ class Source:
     @property
     def channels(self) -> int:
         """What the images have; files are taken as colour."""
+        if self.images is not None:
+            return self.images.channels
         return 3 if self.pixels is None else self.pixels.shape[1]
 
     def image(self, index: int) -> Tensor:
         """One image, uint8 (C, H, W)."""
         if self.pixels is not None:
             return self.pixels[index]
+        if self.images is not None:
+            return self.images[index]
         assert self.paths is not None
         return decode_image(self.paths[index])
 
@@ -126,6 +155,8 @@ class Source:
         digest = hashlib.sha256(self.labels.numpy().tobytes())
         if self.pixels is not None:
             digest.update(self.pixels.numpy().tobytes())
+        if self.images is not None:
+            digest.update(self.images.digest.encode())
         for path in self.paths or []:
             try:
                 stat = path.stat()
@@ -156,7 +187,9 @@ def tensor_source(
     if len(images) != len(labels):
         raise InputError(f"{name} has {len(images)} images but {len(labels)} labels.")
     if labels.dim() != 1:
-        raise InputError(f"{name} must have one label an image, got labels of shape {tuple(labels.shape)}.")
+        raise InputError(
+            f"{name} must have one label for each image, got labels of shape {tuple(labels.shape)}."
+        )
     if label_names is None:
         present, labels = torch.unique(labels, return_inverse=True)
         label_names = [str(value) for value in present.tolist()]

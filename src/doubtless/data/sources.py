@@ -1,10 +1,10 @@
-"""Every data source by its name: shipped samples, folders, arrays, torchvision's sets."""
+"""Every data source by its name: shipped samples, folders, arrays, torchvision's sets, plugins' and your own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from doubtless.data.locate import data_root, locate
-from doubtless.data.papers import PAPERS
+from doubtless.data.objects import PYTHON, as_source
+from doubtless.data.papers import PAPERS, Paper
 from doubtless.data.prepare import SUFFIXES, readable
 from doubtless.data.source import TEST, TRAIN, Source, tensor_source
 from doubtless.errors import InputError, nearest
+from doubtless.registry import Registry, call_import_path
 
 FASHION_NAMES = [
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -28,21 +30,58 @@ Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
 
 
 @dataclass(frozen=True)
+class SourceRequest:
+    """What a source is opened with: the name a configuration has for it, and the options of opening."""
+
+    name: str
+    rest: str
+    """What stands behind the colon of the name."""
+    root: Path | None = None
+    """The data folder that was named, or $DOUBTLESS_DATA."""
+    progress: Progress | None = None
+
+    @property
+    def path(self) -> Path:
+        """The rest as a path: as written, or below the data folder."""
+        return locate(self.rest, self.root)
+
+
+@dataclass(frozen=True)
 class SourceKind:
-    """What `doubtless sources` lists."""
+    """A kind of data source: how it is written, what it is, and who opens it.
+
+    What `open` gives is a `Source` or anything that `as_source` makes one of.
+    """
 
     form: str
     what: str
+    open: Callable[[SourceRequest], Any]
 
 
-KINDS = [
-    SourceKind("fashion-sample", "4,000 images of Fashion-MNIST (3,000 train, 1,000 test), shipped"),
-    SourceKind("digits", "scikit-learn's 1,797 handwritten digits at 28×28, shipped; an OOD source"),
-    SourceKind("folder:PATH", "images in one folder a class; unreadable files are skipped and named"),
-    SourceKind("npz:PATH", "arrays x_train y_train x_test y_test, or x y"),
-    SourceKind("torchvision:NAME", "FashionMNIST, MNIST, CIFAR10, SVHN or Omniglot below data.root"),
-    *(SourceKind(paper.form, paper.what) for paper in PAPERS.values()),
-]
+def _check_kind(name: str, kind: Any) -> None:
+    if not isinstance(kind, SourceKind) or kind.form.partition(":")[0] != name:
+        raise InputError(f"The data source {name!r} must be a SourceKind whose form begins with its name.")
+
+
+SOURCES: Registry[SourceKind] = Registry(
+    "data source", group="doubtless.sources", check=_check_kind, hint="`doubtless sources` lists them."
+)
+"""Every kind of source by what stands before the colon."""
+
+
+def source_kind(form: str, what: str) -> Callable[[Callable[[SourceRequest], Any]], SourceKind]:
+    """Registers a function that opens a kind of source; it becomes the `SourceKind`.
+
+    >>> @source_kind("noise:COUNT", "so many images of noise")                         # doctest: +SKIP
+    ... def noise(request):
+    ...     return [(torch.rand(1, 28, 28), number % 2) for number in range(int(request.rest))]
+    """
+
+    def register(opener: Callable[[SourceRequest], Any]) -> SourceKind:
+        kind: SourceKind = SOURCES.register(form.partition(":")[0], SourceKind(form, what, opener))
+        return kind
+
+    return register
 
 
 def open_source(name: str, *, root: str | Path | None = None, progress: Progress | None = None) -> Source:
@@ -51,44 +90,84 @@ def open_source(name: str, *, root: str | Path | None = None, progress: Progress
     >>> len(open_source("fashion-sample"))
     4000
     """
-    kind, _, rest = name.partition(":")
-    if name == "fashion-sample":
-        return _fashion_sample()
-    if name == "digits":
-        return _digits()
-    if kind == "folder" and rest:
-        return _folder(name, locate(rest, root), progress)
-    if kind == "npz" and rest:
-        return _npz(name, locate(rest, root))
-    if kind == "torchvision" and rest:
-        return _torchvision(name, rest, data_root(root))
-    if kind in PAPERS and rest:
-        return PAPERS[kind].read(locate(rest, root)).source(name)
-    known = [kind.form for kind in KINDS]
-    raise InputError(
-        f"There is no data source {name!r}{nearest(name, known)}; `doubtless sources` lists them."
-    )
+    if name == PYTHON:
+        raise InputError(
+            "The data was given as a Python object, which no name leads to; give it again: "
+            "train(..., data=...) or evaluate_run(..., data=...)."
+        )
+    word, _, rest = name.partition(":")
+    kind = SOURCES.get(word)
+    if bool(rest) != (":" in kind.form):
+        raise InputError(f"The data source {word} is written {kind.form}, got {name!r}.")
+    opened = kind.open(SourceRequest(name, rest, data_root(root), progress))
+    return as_source(opened, name=name)
 
 
-def _fashion_sample() -> Source:
+@source_kind("fashion-sample", "4,000 images of Fashion-MNIST (3,000 train, 1,000 test), shipped")
+def _fashion_sample(request: SourceRequest) -> Source:
     with as_file(files("doubtless.data") / "samples" / "fashion_sample.npz") as path:
-        source = _npz("fashion-sample", path)
-    return tensor_source(
-        source.name, _pixels(source), source.labels, label_names=FASHION_NAMES, given_split=source.given_split
-    )
+        return replace(_arrays(request.name, path), label_names=FASHION_NAMES)
 
 
-def _digits() -> Source:
+@source_kind("digits", "scikit-learn's 1,797 handwritten digits at 28×28, shipped; an OOD source")
+def _digits(request: SourceRequest) -> Source:
     from sklearn.datasets import load_digits
     from torch.nn.functional import interpolate
 
     data = load_digits()
     small = torch.from_numpy(data.images).float().unsqueeze(1) / 16  # (n, 1, 8, 8) in [0, 1]
     large = interpolate(small, size=(28, 28), mode="bilinear", align_corners=False)
-    return tensor_source("digits", large.clamp(0, 1), torch.from_numpy(data.target))
+    return tensor_source(request.name, large.clamp(0, 1), torch.from_numpy(data.target))
 
 
-def _npz(name: str, path: Path) -> Source:
+@source_kind("folder:PATH", "images in one folder per class; unreadable files are skipped and named")
+def _folder(request: SourceRequest) -> Source:
+    path = request.path
+    if not path.is_dir():
+        raise InputError(f"There is no folder {path}.")
+    classes = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+    files = [
+        (file, label)
+        for label, folder in enumerate(classes)
+        for file in sorted(folder.rglob("*"))
+        if file.suffix.lower() in SUFFIXES
+    ]
+    if not files:
+        raise InputError(
+            f"{path} has no images; expected are folders, one per class, with {', '.join(sorted(SUFFIXES))}."
+        )
+    problems = _problems([file for file, _ in files], path, request.progress)
+    good = [pair for pair, problem in zip(files, problems, strict=True) if problem is None]
+    skipped = [f"{file}: {problem}" for (file, _), problem in zip(files, problems, strict=True) if problem]
+    if not good:
+        raise InputError(
+            f"None of the {len(files)} images below {path} can be read; the first: {skipped[0]}."
+        )
+    present, labels = torch.unique(torch.tensor([label for _, label in good]), return_inverse=True)
+    return Source(
+        name=request.name,
+        labels=labels,
+        label_names=[classes[label].name for label in present.tolist()],
+        paths=[file for file, _ in good],
+        skipped=skipped,
+    )
+
+
+def _problems(paths: list[Path], folder: Path, progress: Progress | None) -> list[str | None]:
+    """Why each file cannot be read, None where it can."""
+    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter lock
+        checks: Iterable[str | None] = pool.map(readable, paths)
+        if progress is not None:
+            checks = progress(checks, f"checking {folder.name}", len(paths))
+        return list(checks)
+
+
+@source_kind("npz:PATH", "arrays x_train y_train x_test y_test, or x y")
+def _npz(request: SourceRequest) -> Source:
+    return _arrays(request.name, request.path)
+
+
+def _arrays(name: str, path: Path) -> Source:
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     try:
@@ -116,44 +195,11 @@ def _labels(name: str, labels: np.ndarray) -> Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _folder(name: str, path: Path, progress: Progress | None) -> Source:
-    if not path.is_dir():
-        raise InputError(f"There is no folder {path}.")
-    classes = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
-    found = [
-        (file, label)
-        for label, folder in enumerate(classes)
-        for file in sorted(folder.rglob("*"))
-        if file.suffix.lower() in SUFFIXES
-    ]
-    if not found:
-        raise InputError(
-            f"{path} has no images; expected are folders, one a class, with {', '.join(sorted(SUFFIXES))}."
-        )
-    with ThreadPoolExecutor() as pool:  # Pillow decodes outside the interpreter lock
-        checks: Iterable[str | None] = pool.map(readable, [file for file, _ in found])
-        if progress is not None:
-            checks = progress(checks, f"checking {path.name}", len(found))
-        problems = list(checks)
-    good = [pair for pair, problem in zip(found, problems, strict=True) if problem is None]
-    skipped = [f"{file}: {problem}" for (file, _), problem in zip(found, problems, strict=True) if problem]
-    if not good:
-        raise InputError(
-            f"None of the {len(found)} images below {path} can be read; the first: {skipped[0]}."
-        )
-    present, labels = torch.unique(torch.tensor([label for _, label in good]), return_inverse=True)
-    return Source(
-        name=name,
-        labels=labels,
-        label_names=[classes[label].name for label in present.tolist()],
-        paths=[file for file, _ in good],
-        skipped=skipped,
-    )
-
-
-def _torchvision(name: str, dataset: str, root: Path | None) -> Source:
+@source_kind("torchvision:NAME", "FashionMNIST, MNIST, CIFAR10, SVHN or Omniglot below data.root")
+def _torchvision(request: SourceRequest) -> Source:
     from torchvision import datasets
 
+    dataset, root = request.rest, request.root
     known = ["FashionMNIST", "MNIST", "CIFAR10", "SVHN", "Omniglot"]
     if dataset not in known:
         raise InputError(f"There is no source torchvision:{dataset}{nearest(dataset, known)}.")
@@ -175,7 +221,7 @@ def _torchvision(name: str, dataset: str, root: Path | None) -> Source:
     part = torch.cat([torch.full((len(some),), number) for number, some in enumerate(labels)])
     if dataset == "Omniglot":  # both parts count their characters from 0, but they are other characters
         labels = (labels[0], labels[1] + int(labels[0].max()) + 1)
-    return tensor_source(name, torch.cat(images), torch.cat(labels), given_split=part)
+    return tensor_source(request.name, torch.cat(images), torch.cat(labels), given_split=part)
 
 
 def _torchvision_arrays(dataset: Any) -> tuple[Tensor, Tensor]:
@@ -188,6 +234,16 @@ def _torchvision_arrays(dataset: Any) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(dataset.data), torch.as_tensor(labels).long()
 
 
-def _pixels(source: Source) -> Tensor:
-    assert source.pixels is not None
-    return source.pixels
+@source_kind(
+    "module:PACKAGE.FUNCTION", "what a function of yours returns: a Source, a Dataset or a list of pairs"
+)
+def _module(request: SourceRequest) -> Source:
+    return as_source(call_import_path(request.name), name=request.name)
+
+
+def _paper(paper: Paper) -> Callable[[SourceRequest], Source]:
+    return lambda request: paper.read(request.path).source(request.name)
+
+
+for _published in PAPERS.values():
+    source_kind(_published.form, _published.what)(_paper(_published))

@@ -1,4 +1,4 @@
-"""The papers' data sets in the layouts they are published in, one file a set, with their standard splits."""
+"""The papers' data sets in the layouts they are published in, one file per set, with their standard splits."""
 
 from doubtless.data.papers.cars196 import CARS196
 from doubtless.data.papers.cub200 import CUB200

@@ -43,7 +43,7 @@ class Layout:
     given_split: Tensor | None  # (n,) the standard split
     places: Places | None = None
     missing: list[str] = field(default_factory=list)
-    """What the standard has and this copy has not, a sentence each; the rest can be used without it."""
+    """What the standard has and this copy has not, one sentence for each; the rest can be used without it."""
 
     def source(self, name: str) -> Source:
         """The source; nothing is opened, so a missing image shows when it is read or checked."""
