@@ -8,6 +8,7 @@ from torch import nn
 
 from doubtless import Embedding, evaluate
 from doubtless.data import BalancedBatches, open_source
+from doubtless.evaluation import EvaluationOptions
 from doubtless.losses import contrastive_loss
 
 torch.manual_seed(0)
@@ -27,4 +28,6 @@ for epoch in range(10):
 
 with torch.no_grad():
     embedding = Embedding.point(network(pixels[test]))
-print(f"recall@1 {evaluate(embedding, labels[test], clusters=False)['recall@1']:.3f}")
+print(
+    f"recall@1 {evaluate(embedding, labels[test], options=EvaluationOptions(clusters=False))['recall@1']:.3f}"
+)

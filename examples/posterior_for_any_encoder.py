@@ -7,6 +7,7 @@ import torch
 
 from doubtless import evaluate
 from doubtless.data import open_source
+from doubtless.evaluation import EvaluationOptions
 from doubtless.laplace import fit, tune
 
 torch.manual_seed(0)
@@ -24,7 +25,7 @@ tuned = tune(
 )
 embedding = tuned.posterior.predict(features[test])  # closed form: one matrix product more than the head
 
-found = evaluate(embedding, labels[test], clusters=False)
+found = evaluate(embedding, labels[test], options=EvaluationOptions(clusters=False))
 print(f"scale {tuned.posterior.scale:.3g}, prior precision {tuned.posterior.prior_precision:.3g}")
 for name in ("recall@1", "error_auroc", "ece"):
     print(f"{name} {found[name]:.3f}")

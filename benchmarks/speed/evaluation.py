@@ -41,25 +41,27 @@ def online_products(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 def ours() -> Callable[[], dict[str, float]]:
     """All metrics of METRICS.md but NMI, F1 and intervals, 10,000 OOD items among them."""
     from doubtless.embedding import Embedding
-    from doubtless.evaluation import evaluate
+    from doubtless.evaluation import EvaluationOptions, evaluate
 
     location, variance, labels = online_products()
     generator = torch.Generator().manual_seed(1)
-    stranger = Embedding.gaussian(
+    other = Embedding.gaussian(
         torch.randn(10_000, DIM, generator=generator), 1 + torch.rand(10_000, 1, generator=generator)
     )
     embedding = Embedding.gaussian(location, variance)
-    return lambda: _values(evaluate(embedding, labels, ood={"strangers": stranger}, **QUICK))
+    return lambda: _values(
+        evaluate(embedding, labels, ood={"other": other}, options=EvaluationOptions(**QUICK))
+    )
 
 
 def ours_retrieval() -> Callable[[], dict[str, float]]:
     """What the peer computes, and the free baselines, on the same points."""
     from doubtless.embedding import Embedding
-    from doubtless.evaluation import evaluate
+    from doubtless.evaluation import EvaluationOptions, evaluate
 
     location, _, labels = online_products()
     embedding = Embedding.point(normalize(location, dim=1))
-    return lambda: _values(evaluate(embedding, labels, ks=(1,), **QUICK))
+    return lambda: _values(evaluate(embedding, labels, options=EvaluationOptions(ks=(1,), **QUICK)))
 
 
 def peer() -> Callable[[], dict[str, float]]:
@@ -79,17 +81,19 @@ def peer() -> Callable[[], dict[str, float]]:
 def intervals() -> Callable[[], dict[str, float]]:
     """The same as `ours` with 1,000 bootstrap replicates behind every number."""
     from doubtless.embedding import Embedding
-    from doubtless.evaluation import evaluate
+    from doubtless.evaluation import EvaluationOptions, evaluate
 
     location, variance, labels = online_products()
     embedding = Embedding.gaussian(location, variance)
-    return lambda: _values(evaluate(embedding, labels, **QUICK | {"bootstrap": 1000}))
+    return lambda: _values(
+        evaluate(embedding, labels, options=EvaluationOptions(**QUICK | {"bootstrap": 1000}))
+    )
 
 
 def consensus() -> Callable[[], dict[str, float]]:
     """Consensus ECE of 10,000 queries × 100 draws × 16 dimensions, leave-one-out."""
     from doubtless.embedding import Embedding
-    from doubtless.evaluation import evaluate
+    from doubtless.evaluation import EvaluationOptions, evaluate
 
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(10_000) % 100
@@ -97,13 +101,15 @@ def consensus() -> Callable[[], dict[str, float]]:
     location = torch.randn(100, 16, generator=generator)[labels]
     location = location + variance.sqrt() * torch.randn(10_000, 16, generator=generator)
     embedding = Embedding.gaussian(location, variance)
-    return lambda: _values(evaluate(embedding, labels, **QUICK | {"consensus_samples": 100}))
+    return lambda: _values(
+        evaluate(embedding, labels, options=EvaluationOptions(**QUICK | {"consensus_samples": 100}))
+    )
 
 
 def large_classes() -> Callable[[], dict[str, float]]:
     """MAP@R of 10,000 queries against 60,000 items with R = 6,000."""
     from doubtless.embedding import Embedding
-    from doubtless.evaluation import evaluate
+    from doubtless.evaluation import EvaluationOptions, evaluate
 
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(70_000) % 10
@@ -112,7 +118,13 @@ def large_classes() -> Callable[[], dict[str, float]]:
     )
     queries, gallery = Embedding.point(location[:10_000]), Embedding.point(location[10_000:])
     return lambda: _values(
-        evaluate(queries, labels[:10_000], gallery=gallery, gallery_labels=labels[10_000:], **QUICK)
+        evaluate(
+            queries,
+            labels[:10_000],
+            gallery=gallery,
+            gallery_labels=labels[10_000:],
+            options=EvaluationOptions(**QUICK),
+        )
     )
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from doubtless.cli import app
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import evaluate
+from doubtless.evaluation import GivenScores, evaluate
 
 
 def blobs(seed: int, items: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,7 +38,7 @@ def test_npz_with_an_uncertainty_of_its_own(tmp_path: Path) -> None:
     found = run(*files, "--ood-ratio", "2.5")
     assert found["protocol"]["ood_reweighted_to"] == 2.5
     assert "ood_auprc_reweighted/strange" in found["measures"]
-    ours = evaluate(Embedding.point(location), labels, uncertainty=uncertainty)
+    ours = evaluate(Embedding.point(location), labels, given=GivenScores(uncertainty=uncertainty))
     assert found["measures"]["recall@1"]["value"] == pytest.approx(ours["recall@1"])
     assert found["measures"]["error_auroc"]["value"] == pytest.approx(ours["error_auroc"])
     assert "ood_auroc/strange" in found["measures"]

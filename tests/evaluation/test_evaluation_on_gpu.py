@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from doubtless.embedding import FAMILIES, Embedding
-from doubtless.evaluation import Evaluation, evaluate
+from doubtless.evaluation import Evaluation, EvaluationOptions, evaluate
 from tests.reference.devices import DEVICE, SameNoise, on_device
 
 ITEMS, DIM = 120, 8
@@ -39,8 +39,8 @@ def measured(family: str, device: str) -> Evaluation:
             known.to(device),
             labels.to(device),
             ood={"strange": strange.to(device)},
-            bootstrap=50,
-            clusters=False,  # k-means starts at random and may end elsewhere for a last bit
+            # k-means starts at random and may end elsewhere for a last bit
+            options=EvaluationOptions(bootstrap=50, clusters=False),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import Evaluation, evaluate
+from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, evaluate
 from doubtless.metrics.uncertainty import free_uncertainties
 from tests.reference import metrics as reference
 
-QUICK: dict[str, Any] = {"bootstrap": 0, "clusters": False, "consensus_samples": 0}
+QUICK = EvaluationOptions(bootstrap=0, clusters=False, consensus_samples=0)
 
 items = st.lists(
     st.tuples(
@@ -47,13 +48,13 @@ def test_leave_one_out_equals_brute_force(rows: list[tuple[tuple[int, int], int,
     doubts = [doubt for _, _, doubt in rows]
     embedding = Embedding.point(location)
     counted = [place for place, label in enumerate(labels) if labels.count(label) > 1]
-    given_doubt = torch.tensor(doubts)
+    given = GivenScores(uncertainty=torch.tensor(doubts))
     if not counted:
         with pytest.raises(InputError, match="no query has a positive"):
-            evaluate(embedding, torch.tensor(labels), uncertainty=given_doubt, **QUICK)
+            evaluate(embedding, torch.tensor(labels), given=given, options=QUICK)
         return
     ks = (1, len(rows) - 1)  # k at the border
-    found = evaluate(embedding, torch.tensor(labels), uncertainty=given_doubt, ks=ks, **QUICK)
+    found = evaluate(embedding, torch.tensor(labels), given=given, options=replace(QUICK, ks=ks))
 
     unit = embedding.direction.float().tolist()
     ranks = {place: reference.ranking(unit[place], unit, exclude=place) for place in counted}
@@ -97,7 +98,7 @@ def test_classes_larger_than_one_search_reaches() -> None:
     labels = labels[torch.randperm(255, generator=generator)]
     location = torch.randn(3, 6, generator=generator)[labels] + torch.randn(255, 6, generator=generator)
     embedding = Embedding.point(location)
-    found = evaluate(embedding, labels, **QUICK)
+    found = evaluate(embedding, labels, options=QUICK)
     unit, listed = embedding.direction.tolist(), labels.tolist()
     assert found.queries is not None
     for place in range(255):
@@ -111,7 +112,7 @@ def test_classes_larger_than_one_search_reaches() -> None:
 
 def test_query_against_gallery() -> None:
     (queries, labels), (gallery, gallery_labels) = toy(0, count=40), toy(1, count=60, classes=4)
-    found = evaluate(queries, labels, gallery=gallery, gallery_labels=gallery_labels, **QUICK)
+    found = evaluate(queries, labels, gallery=gallery, gallery_labels=gallery_labels, options=QUICK)
     unit = gallery.direction.tolist()
     counted = [place for place, label in enumerate(labels.tolist()) if label < 4]
     hits = [reference.ranking(queries.direction[place].tolist(), unit)[0] for place in counted]
@@ -129,8 +130,10 @@ def test_query_against_gallery() -> None:
 
 
 def test_a_gaussian_gets_everything() -> None:
-    (embedding, labels), (stranger, _) = toy(), toy(5, count=50)
-    found = evaluate(embedding, labels, ood={"other": stranger}, bootstrap=50, consensus_samples=20)
+    (embedding, labels), (other, _) = toy(), toy(5, count=50)
+    found = evaluate(
+        embedding, labels, ood={"other": other}, options=EvaluationOptions(bootstrap=50, consensus_samples=20)
+    )
     names = {f"{metric}@{k}" for metric in ("recall", "map", "ece") for k in (1, 5, 10)}
     names |= {"map@r", "r_precision", "error_auroc", "ausc", "ausc_match", "ausc_oracle", "ece", "nmi", "f1"}
     names |= {f"coverage@risk{risk}" for risk in ("0.01", "0.05", "0.1")}
@@ -160,40 +163,40 @@ def test_a_gaussian_gets_everything() -> None:
 
 
 def test_auprc_at_a_papers_ratio_is_measured_of_every_uncertainty() -> None:
-    (embedding, labels), (stranger, _) = toy(), toy(5, count=40)
+    (embedding, labels), (other, _) = toy(), toy(5, count=40)
     generator = torch.Generator().manual_seed(2)
-    own, foreign = torch.rand(120, generator=generator), 0.3 + torch.rand(40, generator=generator)
-    options: dict[str, Any] = QUICK | {"bootstrap": 30, "ood": {"o": stranger}}
-    options |= {"doubts": {"doubt": own}, "ood_doubts": {"o": {"doubt": foreign}}}
-    found = evaluate(embedding, labels, ood_ratio=3, **options)
+    inner, outer = torch.rand(120, generator=generator), 0.3 + torch.rand(40, generator=generator)
+    given = GivenScores(doubts={"doubt": inner}, ood_doubts={"o": {"doubt": outer}})
+    options, ood = replace(QUICK, bootstrap=30), {"o": other}
+    found = evaluate(embedding, labels, ood=ood, given=given, options=replace(options, ood_ratio=3))
     name = "ood_auprc_reweighted/o"
     assert found.protocol["ood_reweighted_to"] == 3
     assert embedding.uncertainty is not None
-    assert stranger.uncertainty is not None
+    assert other.uncertainty is not None
     for row, inside, outside in (
-        (found.measures, embedding.uncertainty, stranger.uncertainty),
-        (found.doubts["doubt"], own, foreign),
-        (found.baselines["norm"], -embedding.location.norm(dim=1), -stranger.location.norm(dim=1)),
+        (found.measures, embedding.uncertainty, other.uncertainty),
+        (found.doubts["doubt"], inner, outer),
+        (found.baselines["norm"], -embedding.location.norm(dim=1), -other.location.norm(dim=1)),
     ):
-        crowd = outside.tolist() * 9  # 40 strangers to 120: nine times as many are three to one
+        crowd = outside.tolist() * 9  # 40 items to 120: nine times as many are three to one
         assert row[name].value == pytest.approx(reference.average_precision(inside.tolist(), crowd))
         assert row[name].low is not None
         assert row[name].high is not None
         assert row[name].low < row[name].value < row[name].high
     assert all(name in row for row in found.baselines.values())
-    plain = evaluate(embedding, labels, **options)
+    plain = evaluate(embedding, labels, ood=ood, given=given, options=options)
     for before, after in ((plain.measures, found.measures), (plain.doubts["doubt"], found.doubts["doubt"])):
         assert name not in before
         assert {metric: value for metric, value in after.items() if metric != name} == before
 
 
 def test_points_have_free_baselines_only(tmp_path: Path) -> None:
-    (embedding, labels), (stranger, _) = toy(), toy(5, count=50)
+    (embedding, labels), (other, _) = toy(), toy(5, count=50)
     found = evaluate(
         Embedding.point(embedding.location),
         labels,
-        ood={"o": Embedding.point(stranger.location)},
-        bootstrap=10,
+        ood={"o": Embedding.point(other.location)},
+        options=EvaluationOptions(bootstrap=10),
     )
     assert not {"error_auroc", "ausc", "ece", "ece@1", "ood_auroc/o"} & set(found.measures)
     assert {"error_auroc", "ausc", "ood_auroc/o"} <= set(found.baselines["ratio"])
@@ -207,54 +210,56 @@ def test_points_have_free_baselines_only(tmp_path: Path) -> None:
 def test_what_is_beaten_by_something_free_says_so() -> None:
     embedding, labels = toy()
     noise = torch.rand(120, generator=torch.Generator().manual_seed(3))
-    useless = evaluate(embedding, labels, uncertainty=noise, **QUICK)
+    useless = evaluate(embedding, labels, given=GivenScores(uncertainty=noise), options=QUICK)
     assert any(
         note.startswith("error_auroc: the learned uncertainty") and "distance" in note
         for note in useless.protocol["notes"]
     )
     assert useless.queries is not None
-    perfect = evaluate(embedding, labels, uncertainty=(~useless.queries.correct).double(), **QUICK)
+    knows = GivenScores(uncertainty=(~useless.queries.correct).double())
+    perfect = evaluate(embedding, labels, given=knows, options=QUICK)
     assert not any("does not beat" in note for note in perfect.protocol["notes"])
     assert perfect["ausc"] == pytest.approx(perfect["ausc_oracle"])
     assert perfect["error_auroc"] == 1
 
 
 def test_uncertainty_from_outside_is_never_mixed_with_the_family_s_own() -> None:
-    (embedding, labels), (stranger, _) = toy(), toy(5, count=50)
-    ood = {"o": stranger}
+    (embedding, labels), (other, _) = toy(), toy(5, count=50)
+    ood = {"o": other}
     outside = torch.linspace(0, 1, 120)
-    alone = evaluate(embedding, labels, ood=ood, uncertainty=outside, **QUICK)
+    given = GivenScores(uncertainty=outside)
+    alone = evaluate(embedding, labels, ood=ood, given=given, options=QUICK)
     assert "ood_auroc/o" not in alone.measures
     assert "ood_auroc/o" in alone.baselines["norm"]
     with_ood = evaluate(
         embedding,
         labels,
         ood=ood,
-        uncertainty=outside,
-        ood_uncertainty={"o": torch.full((50,), 2.0)},
-        **QUICK,
+        given=replace(given, ood_uncertainty={"o": torch.full((50,), 2.0)}),
+        options=QUICK,
     )
     assert with_ood["ood_auroc/o"] == 1
     separate = evaluate(
-        embedding, labels, gallery=stranger, gallery_labels=labels[:50], uncertainty=outside, **QUICK
+        embedding, labels, gallery=other, gallery_labels=labels[:50], given=given, options=QUICK
     )
     assert "ausc_match" not in separate.measures
 
 
 def test_infinite_uncertainty_ranks_last_everywhere() -> None:
-    (embedding, labels), (stranger, _) = toy(), toy(5, count=50)
+    (embedding, labels), (other, _) = toy(), toy(5, count=50)
     given = torch.rand(120, generator=torch.Generator().manual_seed(0))
     given[::7] = torch.inf
     high = torch.where(given.isinf(), 9.0, given)
-    options: dict[str, Any] = {"ood": {"o": stranger}, "bootstrap": 20, "clusters": False}
+    options = EvaluationOptions(bootstrap=20, clusters=False, consensus_samples=5)
     found, expected = (
         evaluate(
             embedding,
             labels,
-            uncertainty=values,
-            ood_uncertainty={"o": torch.full((50,), float(values.max()))},
-            consensus_samples=5,
-            **options,
+            ood={"o": other},
+            given=GivenScores(
+                uncertainty=values, ood_uncertainty={"o": torch.full((50,), float(values.max()))}
+            ),
+            options=options,
         )
         for values in (given, high)
     )
@@ -264,21 +269,23 @@ def test_infinite_uncertainty_ranks_last_everywhere() -> None:
     found.to_json()
 
 
-def test_same_seed_same_numbers_and_steps_are_told() -> None:
+def test_same_seed_same_numbers_and_steps_are_named() -> None:
     embedding, labels = toy()
-    told: list[str] = []
-    first = evaluate(embedding, labels, bootstrap=20, consensus_samples=10, progress=told.append)
-    second = evaluate(embedding, labels, bootstrap=20, consensus_samples=10)
+    steps: list[str] = []
+    options = EvaluationOptions(bootstrap=20, consensus_samples=10)
+    first = evaluate(embedding, labels, options=options, progress=steps.append)
+    second = evaluate(embedding, labels, options=options)
     assert first.measures == second.measures
-    assert told == ["neighbours", "retrieval", "errors and intervals", "consensus", "pairs", "clusters"]
-    other = evaluate(embedding, labels, bootstrap=20, consensus_samples=10, seed=1)
+    assert steps == ["neighbours", "retrieval", "errors and intervals", "consensus", "pairs", "clusters"]
+    other = evaluate(embedding, labels, options=replace(options, seed=1))
     assert other.measures["recall@1"].value == first.measures["recall@1"].value
     assert other.measures["recall@1"] != first.measures["recall@1"]
 
 
 def test_one_class_and_all_right() -> None:
     embedding, _ = toy()
-    found = evaluate(embedding, torch.zeros(120, dtype=torch.long), bootstrap=10, consensus_samples=10)
+    options = EvaluationOptions(bootstrap=10, consensus_samples=10)
+    found = evaluate(embedding, torch.zeros(120, dtype=torch.long), options=options)
     assert found["recall@1"] == found["map@r"] == found["ausc"] == found["nmi"] == 1
     assert math.isnan(found["error_auroc"])
     assert found["ece"] == 0
@@ -288,12 +295,12 @@ def test_one_class_and_all_right() -> None:
 def test_default_ks_reach_as_far_as_the_gallery_and_asked_ones_must() -> None:
     location = torch.eye(4)[[0, 0, 1, 1, 2, 2]]
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-    found = evaluate(Embedding.point(location), labels, **QUICK)
+    found = evaluate(Embedding.point(location), labels, options=QUICK)
     assert "recall@5" in found.measures
     assert "recall@10" not in found.measures
     assert "@10 is left out: a query can find only 5 items." in found.protocol["notes"]
     with pytest.raises(InputError, match="k = 6 is larger than the gallery"):
-        evaluate(Embedding.point(location), labels, ks=(1, 6), **QUICK)
+        evaluate(Embedding.point(location), labels, options=replace(QUICK, ks=(1, 6)))
 
 
 @pytest.mark.parametrize(
@@ -319,14 +326,20 @@ def test_default_ks_reach_as_far_as_the_gallery_and_asked_ones_must() -> None:
 )
 def test_bad_input_is_a_sentence(change: dict[str, Any], sentence: str) -> None:
     embedding, labels = toy()
-    options = QUICK | change
+    scores, how = ({field.name for field in fields(kind)} for kind in (GivenScores, EvaluationOptions))
     with pytest.raises(InputError, match=sentence):
-        evaluate(embedding, options.pop("labels", labels), **options)
+        evaluate(
+            embedding,
+            change.get("labels", labels),
+            given=GivenScores(**{name: value for name, value in change.items() if name in scores}),
+            options=replace(QUICK, **{name: value for name, value in change.items() if name in how}),
+            **{name: value for name, value in change.items() if name in {"gallery", "gallery_labels", "ood"}},
+        )
 
 
 def test_one_item_has_nothing_to_find() -> None:
     with pytest.raises(InputError, match="nothing to find"):
-        evaluate(Embedding.point(torch.eye(1)), torch.tensor([0]), **QUICK)
+        evaluate(Embedding.point(torch.eye(1)), torch.tensor([0]), options=QUICK)
 
 
 def test_free_uncertainties_by_hand() -> None:

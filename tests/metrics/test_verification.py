@@ -9,7 +9,7 @@ from torch.nn.functional import normalize
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import evaluate
+from doubtless.evaluation import EvaluationOptions, GivenScores, evaluate
 from doubtless.metrics import match_brier, match_ece
 from doubtless.metrics import verification as measured
 from tests.reference import verification as reference
@@ -88,7 +88,8 @@ def test_evaluate_measures_pairs_and_given_probabilities() -> None:
     rows, labels = toy(120)
     embedding = Embedding.point(rows)
     chance = torch.rand(120, generator=torch.Generator().manual_seed(0), dtype=torch.double)
-    found = evaluate(embedding, labels, match_probability=chance, bootstrap=20, clusters=False)
+    options = EvaluationOptions(bootstrap=20, clusters=False)
+    found = evaluate(embedding, labels, given=GivenScores(match_probability=chance), options=options)
     counts = measured.count_pairs(rows, labels)
     assert found["eer"] == pytest.approx(measured.equal_error_rate(counts))
     assert found["tar@far0.01"] == pytest.approx(measured.tar_at_far(counts, 0.01))

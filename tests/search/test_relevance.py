@@ -13,7 +13,7 @@ from torch import Tensor
 from doubtless.data import Places
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import evaluate
+from doubtless.evaluation import EvaluationOptions, evaluate
 from doubtless.search import Positions
 from doubtless.search.relevance import count_right, is_right
 from doubtless.training.mining import cache_of_places, violating_tuples
@@ -64,8 +64,7 @@ def test_metrics_of_places_are_those_of_a_loop(apart: bool) -> None:
         Positions(positions),
         gallery=gallery if apart else None,
         gallery_labels=Positions(where) if apart else None,
-        bootstrap=0,
-        consensus_samples=20,
+        options=EvaluationOptions(bootstrap=0, consensus_samples=20),
     )
     cosine = queries.direction @ gallery.direction.T
     recalls, precisions = [], []
@@ -91,7 +90,8 @@ def test_sure_draws_of_places_are_calibrated_by_what_they_hit() -> None:
     positions = street(40, width=120)
     points = torch.randn(40, 8, generator=torch.Generator().manual_seed(1))
     still = Embedding.gaussian(points, torch.full((40, 1), 1e-12))
-    found = evaluate(still, Positions(positions), bootstrap=0, consensus_samples=10)
+    options = EvaluationOptions(bootstrap=0, consensus_samples=10)
+    found = evaluate(still, Positions(positions), options=options)
     assert found["ece"] == pytest.approx(1 - found["recall@1"])
 
 

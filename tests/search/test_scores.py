@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from doubtless.config import EvaluationConfig
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import evaluate
+from doubtless.evaluation import EvaluationOptions, evaluate
 from doubtless.search.neighbors import nearest, nearest_by, ranked_by
 from doubtless.search.scores import ScoreName, Search, gallery_vectors, query_vectors
 
@@ -126,10 +128,9 @@ def test_evaluation_searches_by_the_score() -> None:
     variance = torch.tensor([[0.1], [0.1], [9.0], [9.0]])
     labels = torch.tensor([0, 0, 1, 1])
     embedding = Embedding.gaussian(location, variance)
-    by_direction = evaluate(embedding, labels, bootstrap=0, clusters=False, consensus_samples=0)
-    by_distance = evaluate(
-        embedding, labels, score="expected-distance", bootstrap=0, clusters=False, consensus_samples=0
-    )
+    options = EvaluationOptions(bootstrap=0, clusters=False, consensus_samples=0)
+    by_direction = evaluate(embedding, labels, options=options)
+    by_distance = evaluate(embedding, labels, options=replace(options, score="expected-distance"))
     assert by_direction["recall@1"] == 1
     assert by_distance["recall@1"] == 0.5  # a vague item is far from everyone, its own class included
     assert by_distance.protocol["score"] == "expected-distance"

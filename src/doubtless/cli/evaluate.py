@@ -106,7 +106,7 @@ def _measure_files(
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
     from doubtless.config import EvaluationConfig, evaluation_options
-    from doubtless.evaluation.protocol import evaluate_files
+    from doubtless.evaluation import EvaluationOptions, evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
     from doubtless.runs.evaluation import recorded_command, versions
@@ -117,9 +117,7 @@ def _measure_files(
             embeddings,
             gallery=gallery,
             ood=ood,
-            ood_ratio=options.ood_ratio,
-            score=options.score,
-            bootstrap=bootstrap,
+            options=EvaluationOptions(score=options.score, ood_ratio=options.ood_ratio, bootstrap=bootstrap),
         )
     folder = out or embeddings.with_name(f"{embeddings.stem}-evaluation")
     found.save(folder / "metrics.json")

@@ -112,7 +112,7 @@ def _of_features(
     from safetensors.torch import save
 
     from doubtless.cli.tables import print_json
-    from doubtless.evaluation import evaluate
+    from doubtless.evaluation import EvaluationOptions, evaluate
     from doubtless.files import write_bytes
 
     config = _config_of_features(overrides)
@@ -123,7 +123,8 @@ def _of_features(
         config, (values[rows], classes[rows]), (values[held_out], classes[held_out]), start, dim
     )
     write_bytes(out, save(tuned.to_tensors(), metadata={"schema": "1", "kind": "posterior"}))
-    found = evaluate(tuned.predict(values[held_out]), classes[held_out], bootstrap=0, clusters=False)
+    options = EvaluationOptions(bootstrap=0, clusters=False)
+    found = evaluate(tuned.predict(values[held_out]), classes[held_out], options=options)
     measures = {name: found[name] for name in SHOWN if name in found.measures}
     if json:
         print_json({"posterior": str(out), "record": record, "validation": measures})

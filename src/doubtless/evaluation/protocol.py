@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from doubtless.embedding import Embedding, StoredEmbedding, read_embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import steps as measuring
 from doubtless.evaluation.notes import count, describe, write_notes
+from doubtless.evaluation.options import DEFAULT_OPTIONS, NOTHING_GIVEN, EvaluationOptions, GivenScores
 from doubtless.evaluation.result import Evaluation, QueryRecord
 from doubtless.evaluation.setting import Setting, prepare
 from doubtless.evaluation.uncertainties import (
@@ -31,11 +32,9 @@ from doubtless.evaluation.uncertainties import (
     stranger_doubts,
 )
 from doubtless.metrics.measure import Curve
-from doubtless.metrics.ood import check_ratio
-from doubtless.metrics.uncertainty import NAMES, RISKS
+from doubtless.metrics.uncertainty import NAMES
 from doubtless.search.neighbors import Neighbors
 from doubtless.search.relevance import Truth
-from doubtless.search.scores import ScoreName
 
 
 def evaluate(
@@ -45,20 +44,8 @@ def evaluate(
     gallery: Embedding | None = None,
     gallery_labels: Truth | None = None,
     ood: Mapping[str, Embedding] | None = None,
-    uncertainty: Tensor | None = None,
-    gallery_uncertainty: Tensor | None = None,
-    ood_uncertainty: Mapping[str, Tensor] | None = None,
-    doubts: Mapping[str, Tensor] | None = None,
-    ood_doubts: Mapping[str, Mapping[str, Tensor]] | None = None,
-    ood_ratio: float | None = None,
-    match_probability: Tensor | None = None,
-    score: ScoreName = "direction",
-    ks: Sequence[int] | None = None,
-    risks: Sequence[float] = RISKS,
-    consensus_samples: int = 100,
-    clusters: bool = True,
-    bootstrap: int = 1000,
-    seed: int = 0,
+    given: GivenScores = NOTHING_GIVEN,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Measures retrieval, and whether the uncertainty knows where it fails and what it was never shown.
@@ -66,52 +53,40 @@ def evaluate(
     embedding, labels   n queries and their integer labels (n,), or `Positions` where items within a radius are
                         right. Without a gallery every item queries all others, itself left out by index;
                         duplicates of it stay in.
-    ood                 name → embedding of things of no class at all; they query the same gallery
-    uncertainty         (n,) from outside, in place of the family's own; then `gallery_uncertainty` (m,) and
-                        `ood_uncertainty` (name → (o,)) come from outside too, or their metrics are left out
-    doubts              name → (n,) further doubts of the queries, such as `Doubt`'s; each is measured beside the
-                        learned uncertainty, in `Evaluation.doubts`; `ood_doubts`: OOD set → name → (o,)
-    ood_ratio           OOD items to one query in the paper one compares with: `ood_auprc_reweighted`
-    match_probability   (n,) that the first hit is right, such as `Calibrator`'s: `match_ece`, `match_brier`
-    score               by what the gallery is searched; consensus and clusters are of directions all the same
-    ks                  None: 1, 5, 10 as far as the gallery reaches. One asked for that is too large is an error.
-    consensus_samples   draws a query for `ece`, families with spread only; 0 leaves it out (each draw is a
-                        search of the gallery: minutes for tens of thousands of queries on a CPU)
-    clusters            k-means for `nmi` and `f1`
-    bootstrap           replicates behind each interval; 0 gives no intervals
-    progress            is told the name of each step as it begins
+    ood                 name → embedding of images of another kind, which have no class at all; they query the
+                        same gallery
+    given               uncertainties, doubts and probabilities that come from outside
+    options             what is measured, and how
+    progress            is called with the name of each step as it begins
 
     >>> import torch
-    >>> evaluate(Embedding.point(torch.eye(4).repeat(2, 1)), torch.arange(4).repeat(2), bootstrap=0)["recall@1"]
+    >>> points, labels = Embedding.point(torch.eye(4).repeat(2, 1)), torch.arange(4).repeat(2)
+    >>> evaluate(points, labels, options=EvaluationOptions(bootstrap=0))["recall@1"]
     1.0
     """
-    check_ratio(ood_ratio, "ood_ratio")
-    setting = prepare(embedding, labels, gallery=gallery, gallery_labels=gallery_labels, ks=ks, score=score)
-    options = Options(
-        ks, risks, ood_ratio, consensus_samples, clusters, bootstrap, seed, progress or (lambda step: None)
+    ood = ood or {}
+    setting = prepare(
+        embedding,
+        labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        ks=options.ks,
+        score=options.score,
     )
-    options.tell("neighbours")
+    tell = progress or (lambda step: None)
+    tell("neighbours")
     found = setting.neighbors()
-    own = query_doubts(setting, found, uncertainty=uncertainty, gallery_uncertainty=gallery_uncertainty)
-    strangers = stranger_doubts(
-        setting, ood or {}, from_outside=uncertainty is not None, uncertainty=ood_uncertainty
+    own = query_doubts(
+        setting, found, uncertainty=given.uncertainty, gallery_uncertainty=given.gallery_uncertainty
     )
-    given, foreign = given_doubts(setting, doubts, ood or {}, ood_doubts)
+    strangers = stranger_doubts(
+        setting, ood, from_outside=given.uncertainty is not None, uncertainty=given.ood_uncertainty
+    )
+    further, foreign = given_doubts(setting, given.doubts, ood, given.ood_doubts)
     strangers = {name: values | foreign.get(name, {}) for name, values in strangers.items()}
-    return _measured(setting, found, own | given, strangers, set(given), match_probability, options)
-
-
-class Options(NamedTuple):
-    """What is measured, and how; the names are those of `evaluate`."""
-
-    ks: Sequence[int] | None
-    risks: Sequence[float]
-    ood_ratio: float | None
-    consensus_samples: int
-    clusters: bool
-    bootstrap: int
-    seed: int
-    tell: Callable[[str], None]
+    return _measured(
+        setting, found, own | further, strangers, set(further), given.match_probability, options, tell
+    )
 
 
 def _measured(
@@ -121,14 +96,17 @@ def _measured(
     strangers: Mapping[str, Doubts],
     given: Collection[str],
     match_probability: Tensor | None,
-    options: Options,
+    options: EvaluationOptions,
+    tell: Callable[[str], None],
 ) -> Evaluation:
     """Every step in its order; `given` names the doubts that came from outside."""
-    tell, samples = options.tell, options.consensus_samples
+    samples = options.consensus_samples
     meter = measuring.Meter(replicates=options.bootstrap, seed=options.seed, device=setting.labels.device)
     tell("retrieval")
     record = _record(setting, found, doubts.get(LEARNED))
-    table, curves = _measure_doubts(setting, record, doubts, strangers, options=options, meter=meter)
+    table, curves = _measure_doubts(
+        setting, record, doubts, strangers, options=options, meter=meter, tell=tell
+    )
     learned = table.pop(VALUES) | table.pop(LEARNED, {})
     fitted = {name: table.pop(name) for name in doubts if name in given}
     if samples and setting.embedding.uncertainty is not None:
@@ -157,11 +135,12 @@ def _measure_doubts(
     doubts: Doubts,
     strangers: Mapping[str, Doubts],
     *,
-    options: Options,
+    options: EvaluationOptions,
     meter: measuring.Meter,
+    tell: Callable[[str], None],
 ) -> tuple[measuring.Table, dict[str, dict[str, Curve]]]:
     """Numbers and figures of every uncertainty, the learned one and the free ones alike."""
-    tell, risks, ratio = options.tell, options.risks, options.ood_ratio
+    risks, ratio = options.risks, options.ood_ratio
     tell("errors and intervals")
     counted = {name: doubt[setting.counted] for name, doubt in doubts.items()}
     table = measuring.query_measures(counted, record.correct, record.values, risks=risks, meter=meter)
@@ -209,35 +188,37 @@ def evaluate_files(
     *,
     gallery: str | Path | None = None,
     ood: Sequence[str | Path] = (),
-    ood_ratio: float | None = None,
-    score: ScoreName = "direction",
-    bootstrap: int = 1000,
+    options: EvaluationOptions = DEFAULT_OPTIONS,
 ) -> tuple[Evaluation, StoredEmbedding]:
     """Measures a safetensors or .npz file (location, labels; variance, samples or uncertainty where there are).
 
     Without a gallery file it is leave-one-out. An `uncertainty` in the file stands in place of the family's.
-    Returns what was found, and the queries.
+    Returns what was measured, and the queries.
     """
     queries = _labelled(embeddings)
     searched = None if gallery is None else _labelled(gallery)
-    strangers = {Path(path).stem: read_embedding(path) for path in ood}
-    if len(strangers) != len(ood):
-        raise InputError("two OOD files have the same name; their numbers could not be told apart.")
-    given = {name: found.uncertainty for name, found in strangers.items() if found.uncertainty is not None}
-    found = evaluate(
+    foreign = {Path(path).stem: read_embedding(path) for path in ood}
+    if len(foreign) != len(ood):
+        raise InputError(
+            "Two out-of-distribution files have the same name; their numbers could not be told apart."
+        )
+    given = GivenScores(
+        uncertainty=queries.uncertainty,
+        gallery_uncertainty=None if searched is None else searched.uncertainty,
+        ood_uncertainty={
+            name: stored.uncertainty for name, stored in foreign.items() if stored.uncertainty is not None
+        },
+    )
+    evaluation = evaluate(
         queries.embedding,
         _labels(queries),
         gallery=None if searched is None else searched.embedding,
         gallery_labels=None if searched is None else _labels(searched),
-        ood={name: part.embedding for name, part in strangers.items()},
-        uncertainty=queries.uncertainty,
-        gallery_uncertainty=None if searched is None else searched.uncertainty,
-        ood_uncertainty=given or None,
-        ood_ratio=ood_ratio,
-        score=score,
-        bootstrap=bootstrap,
+        ood={name: stored.embedding for name, stored in foreign.items()},
+        given=given,
+        options=options,
     )
-    return found, queries
+    return evaluation, queries
 
 
 def _labelled(path: str | Path) -> StoredEmbedding:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from doubtless.errors import InputError
 from doubtless.evaluation.setting import Setting
 from doubtless.evaluation.uncertainties import LEARNED, MATCH, ORACLE, VALUES, Doubts
 from doubtless.metrics import calibration, clustering, ood, verification
@@ -31,8 +30,6 @@ class Meter:
     """Measures several forms over the same draws of the same items."""
 
     def __init__(self, *, replicates: int, seed: int, device: torch.device) -> None:
-        if replicates < 0:
-            raise InputError(f"bootstrap must be a number of replicates, 0 or more, got {replicates}.")
         self.replicates, self.seed, self.device = replicates, seed, device
 
     def __call__(self, forms: Mapping[str, Callable[..., dict[str, Tensor]]], sizes: Sequence[int]) -> Table:
@@ -111,8 +108,6 @@ def consensus_measures(
     setting: Setting, *, samples: int, seed: int, meter: Meter
 ) -> tuple[dict[str, Measure], Curve]:
     """`ece` of the draws' consensus and its reliability curve."""
-    if samples < 1:
-        raise InputError(f"consensus_samples must be a number of draws, 0 or more, got {samples}.")
     generator = torch.Generator(device=setting.labels.device).manual_seed(seed)
     rows = setting.counted
     count = torch.empty_like(rows)

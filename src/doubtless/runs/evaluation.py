@@ -21,7 +21,7 @@ from doubtless.data import ImageSet, Progress
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import Evaluation, evaluate
+from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, evaluate
 from doubtless.methods import Method
 from doubtless.progress import spinner
 from doubtless.runs.data import open_run_data, whole_source
@@ -87,12 +87,13 @@ class RunEvaluation:
                 gallery=None if gallery is None else gallery.embedding,
                 gallery_labels=None if gallery is None else gallery.truth,
                 ood=embedded,
-                doubts=rows.pop(QUERIES, None),
-                ood_doubts=rows,
-                ood_ratio=self.options.ood_ratio,
-                score=self.options.score,
-                ks=self.options.ks,
-                bootstrap=bootstrap,
+                given=GivenScores(doubts=rows.pop(QUERIES, {}), ood_doubts=rows),
+                options=EvaluationOptions(
+                    score=self.options.score,
+                    ks=self.options.ks,
+                    ood_ratio=self.options.ood_ratio,
+                    bootstrap=bootstrap,
+                ),
             )
         if doubt is not None:
             found.protocol["doubt"] = describe_doubt(doubt)
