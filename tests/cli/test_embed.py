@@ -37,14 +37,14 @@ def test_embed_again_and_say_what_was_done(embed, tiny_run: Path, tiny_npz: Path
     arguments = [tiny_run, tmp_path / "photos", "--out", tmp_path / "out", "--shard-size", 5, "--workers", 2]
     code, out, err = embed(*arguments)
     assert (code, err) == (0, "")
-    assert "12 images embedded in 3 parts" in out
+    assert "12 images embedded in 3 shards" in out
     assert f"1 bad images skipped: {tmp_path / 'out' / 'bad.csv'}" in out
     code, out, err = embed(*arguments, "--json")
     found = json.loads(out)
     assert found == {
-        "folder": str(tmp_path / "out"), "images": 13, "items": 12, "bad": 1, "parts": 3, "found_parts": 3,
+        "folder": str(tmp_path / "out"), "images": 13, "items": 12, "bad": 1, "shards": 3, "found_shards": 3,
     }  # fmt: skip
-    assert [len(part) for part in read_shards(tmp_path / "out")] == [5, 5, 2]
+    assert [len(shard) for shard in read_shards(tmp_path / "out")] == [5, 5, 2]
     for extra, sentence in [
         (["--batch-size", 3], "another batch size"),
         ([tmp_path / "none"], "There is no file or folder"),

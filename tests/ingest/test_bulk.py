@@ -50,7 +50,7 @@ def whole(folder: Path) -> tuple[Embedding, list[str], list[str | None]]:
 
 def test_a_folder_gives_what_the_model_gives(model: Model, photos: Path, tmp_path: Path) -> None:
     found = embed_files(model, photos, tmp_path / "out", shard_size=40, batch_size=16)
-    assert found == Embedded(tmp_path / "out", images=90, items=90, bad=0, parts=3, found_shards=0)
+    assert found == Embedded(tmp_path / "out", images=90, items=90, bad=0, shards=3, found_shards=0)
     embedding, ids, labels = whole(tmp_path / "out")
     files = sorted(photos.rglob("*.png"))
     assert ids == [file.relative_to(photos).as_posix() for file in files]
@@ -110,7 +110,7 @@ def test_a_part_of_bad_images_alone(model: Model, tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / "bad" / f"{number}.jpg").write_text("nothing")
     found = embed_files(model, tmp_path / "bad", tmp_path / "out", shard_size=3)
-    assert (found.items, found.bad, found.parts) == (0, 4, 2)
+    assert (found.items, found.bad, found.shards) == (0, 4, 2)
     assert [part.embedding for part in read_shards(tmp_path / "out")] == [None, None]
     again = embed_files(model, tmp_path / "bad", tmp_path / "out", shard_size=3)
     assert again.found_shards == 2
@@ -171,7 +171,7 @@ def test_another_model_or_source_in_the_same_folder_is_refused(
     embed_files(model, photos, out)
     with pytest.raises(InputError, match="begun with other images"):
         embed_files(model, sorted(photos.rglob("*.png"))[:3], out)
-    with pytest.raises(InputError, match="another part size and another batch size"):
+    with pytest.raises(InputError, match="another shard size and another batch size"):
         embed_files(model, photos, out, shard_size=7, batch_size=3)
     other = doubtless.load(tiny_run)
     with torch.no_grad():

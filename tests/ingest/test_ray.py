@@ -78,7 +78,7 @@ def test_folders_shards_and_parquet_are_bit_for_bit_those_of_one_process(
 ) -> None:
     alone = embed_files(model, sources, tmp_path / "one", shard_size=10, batch_size=8)
     found = embed_with_ray(model, sources, tmp_path / "ray", shard_size=10, batch_size=8, options=ONE)
-    assert (found.images, found.items, found.bad, found.parts) == (62, 60, 2, 7)
+    assert (found.images, found.items, found.bad, found.shards) == (62, 60, 2, 7)
     assert (found.items, found.bad) == (alone.items, alone.bad)
     assert contents(tmp_path / "ray") == contents(tmp_path / "one")
     again = embed_with_ray(model, sources, tmp_path / "ray", shard_size=10, batch_size=8, options=ONE)
@@ -89,7 +89,7 @@ def test_folders_shards_and_parquet_are_bit_for_bit_those_of_one_process(
 def test_begun_here_and_continued_there(
     cluster: None, model: Model, sources: list[Path], tmp_path: Path
 ) -> None:
-    """A folder of one process is continued by Ray; parts that are there are not made again."""
+    """A folder of one process is continued by Ray; shards that are there are not made again."""
     embed_files(model, sources, tmp_path / "out", shard_size=10, batch_size=8)
     expected = contents(tmp_path / "out")
     for number in (1, 4):
@@ -148,7 +148,7 @@ def test_a_dead_workers_unit_is_done_again(
         done.set()
         killer.join()
     assert len(killed) == 2
-    assert (found.items, found.parts) == (24, 12)
+    assert (found.items, found.shards) == (24, 12)
     embed_files(model, large_photos, tmp_path / "one", shard_size=2, batch_size=2)
     assert contents(tmp_path / "out") == contents(tmp_path / "one")
 
@@ -196,7 +196,7 @@ def test_a_killed_driver_continues(tiny_run: Path, model: Model, large_photos: P
     import json
 
     said: dict[str, Any] = json.loads(finished.stdout)
-    assert (said["items"], said["parts"], said["found_parts"]) == (24, 12, before)
+    assert (said["items"], said["shards"], said["found_shards"]) == (24, 12, before)
     embed_files(model, large_photos, tmp_path / "one", shard_size=2, batch_size=2)
     assert contents(out) == contents(tmp_path / "one")
 

@@ -1,4 +1,4 @@
-"""Parquet parts: every family comes back bit for bit, other programs read them, a folder is continued and
+"""Parquet shards: every family comes back bit for bit, other programs read them, a folder is continued and
 kept apart."""
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ def model(tiny_run: Path) -> Model:
 
 
 @pytest.mark.parametrize("name", list(EMBEDDINGS))
-def test_a_part_comes_back_bit_for_bit(name: str) -> None:
+def test_a_shard_comes_back_bit_for_bit(name: str) -> None:
     embedding = EMBEDDINGS[name]
     metadata = [{"shop": "Ål", "price": 3.5}, {}, {"seen": True}]
     bad = [BadImage("z", None, "it is no image")]
-    part = EmbeddedShard(embedding, ["a", "b", "é"], ["x", None, "y"], [None, "p", "q"], metadata, bad)
-    found = decode_shard(encode_shard(part))
+    shard = EmbeddedShard(embedding, ["a", "b", "é"], ["x", None, "y"], [None, "p", "q"], metadata, bad)
+    found = decode_shard(encode_shard(shard))
     assert found.embedding is not None
     assert found.embedding.family == embedding.family
     for key, value in embedding.parameters.items():
         assert torch.equal(found.embedding.parameters[key], value), key
         assert found.embedding.parameters[key].dtype == value.dtype
-    assert (found.ids, found.labels, found.paths) == (part.ids, part.labels, part.paths)
+    assert (found.ids, found.labels, found.paths) == (shard.ids, shard.labels, shard.paths)
     assert (found.metadata, found.bad) == (metadata, bad)
 
 
-def test_a_part_of_bad_images_alone() -> None:
-    part = EmbeddedShard(None, [], [], [], [], [BadImage("z", "p", "broken")])
-    assert decode_shard(encode_shard(part)) == part
+def test_a_shard_of_bad_images_alone() -> None:
+    shard = EmbeddedShard(None, [], [], [], [], [BadImage("z", "p", "broken")])
+    assert decode_shard(encode_shard(shard)) == shard
 
 
-def test_a_newer_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_shard_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("doubtless.ingest.shards.SCHEMA", 2)
     data = encode_shard(EmbeddedShard(None, [], [], [], []))
     monkeypatch.undo()
@@ -80,7 +80,7 @@ def test_parquet_holds_what_safetensors_hold_and_other_programs_read_it(
     write_folder(photos, *tiny_images(tiny_npz, 23))
     (photos / "class-0" / "broken.png").write_text("no")
     found = embed_files(model, photos, tmp_path / "parquet", shard_size=10, batch_size=8, format="parquet")
-    assert (found.items, found.bad, found.parts, found.found_shards) == (23, 1, 3, 0)
+    assert (found.items, found.bad, found.shards, found.found_shards) == (23, 1, 3, 0)
     embed_files(model, photos, tmp_path / "plain", shard_size=10, batch_size=8)
     pairs = zip(read_shards(tmp_path / "parquet"), read_shards(tmp_path / "plain"), strict=True)
     for ours, theirs in pairs:
@@ -103,11 +103,11 @@ def test_a_stopped_folder_is_continued_in_its_own_format(
 ) -> None:
     write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 12))
     out = tmp_path / "out"
-    arguments = {"part_size": 4, "batch_size": 4}
+    arguments = {"shard_size": 4, "batch_size": 4}
     embed_files(model, tmp_path / "photos", out, **arguments, format="parquet")
     whole = {file.name: file.read_bytes() for file in out.iterdir()}
     (out / "part-00001.parquet").unlink()
-    with pytest.raises(InputError, match="1 of 3 parts are missing"):
+    with pytest.raises(InputError, match="1 of 3 shards are missing"):
         read_shards(out)
     assert embed_files(model, tmp_path / "photos", out, **arguments, format="parquet").found_shards == 2
     assert {file.name: file.read_bytes() for file in out.iterdir()} == whole
@@ -119,8 +119,8 @@ def test_a_stopped_folder_is_continued_in_its_own_format(
 
 def test_an_index_is_made_of_a_folder_of_parquet(model: Model, tiny_npz: Path, tmp_path: Path) -> None:
     write_folder(tmp_path / "photos", *tiny_images(tiny_npz, 12))
-    embed_files(model, [tmp_path / "photos"], tmp_path / "parts", shard_size=5, format="parquet")
-    create_index(tmp_path / "index", imported(tmp_path / "parts"))
+    embed_files(model, [tmp_path / "photos"], tmp_path / "shards", shard_size=5, format="parquet")
+    create_index(tmp_path / "index", imported(tmp_path / "shards"))
     with doubtless.FolderIndex.open(tmp_path / "index") as index:
         assert len(index) == 12
         assert set(index.label_names) == {path.name for path in (tmp_path / "photos").iterdir()}

@@ -11,7 +11,7 @@ import torch
 
 import doubtless
 from doubtless.embedding import Embedding, save_embedding
-from doubtless.errors import InputError, RunError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.folder import FolderIndex
 from doubtless.index.lock import WriterLock
 from doubtless.ingest.bulk import embed_files
@@ -74,16 +74,16 @@ def test_vectors_with_ids_are_joined_by_id(tmp_path: Path) -> None:
     shuffled = [names[i] for i in np.random.default_rng(3).permutation(50)]
     table = write_labels(tmp_path / "labels.csv", shuffled, extra="too much,class 9,1,1,1,x\n")
     for file in ("v.npz", "v.safetensors"):
-        (part,) = imported(tmp_path / file, labels=table)
-        assert part.ids == names
-        assert part.labels == [f"class {shuffled.index(name) % 4}" for name in names]
+        (shard,) = imported(tmp_path / file, labels=table)
+        assert shard.ids == names
+        assert shard.labels == [f"class {shuffled.index(name) % 4}" for name in names]
     write_labels(tmp_path / "short.csv", names[:45])
     with pytest.raises(InputError, match=r"no row for 5 of the vectors.*'n45', 'n46', 'n47' and 2 more"):
         imported(tmp_path / "v.npz", labels=tmp_path / "short.csv")
     np.savez(tmp_path / "own.npz", location=vectors(), labels=np.arange(50) % 3)
-    (part,) = imported(tmp_path / "own.npz")
-    assert part.ids[:2] == ["0", "1"]
-    assert part.labels[:4] == ["0", "1", "2", "0"]
+    (shard,) = imported(tmp_path / "own.npz")
+    assert shard.ids[:2] == ["0", "1"]
+    assert shard.labels[:4] == ["0", "1", "2", "0"]
 
 
 def test_bad_files_are_sentences_and_leave_nothing(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_second_creation_at_the_same_time_is_told(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", vectors())
     (tmp_path / ".gallery.creating").mkdir()
     lock = WriterLock(tmp_path / ".gallery.creating" / "creating.lock")
-    with pytest.raises(RunError, match=r"gallery\.creating has a writer already"):
+    with pytest.raises(StoreError, match=r"gallery\.creating has a writer already"):
         create_index(tmp_path / "gallery", imported(tmp_path / "v.npy"))
     lock.release()
     (tmp_path / ".gallery.creating" / "index").mkdir()
@@ -304,8 +304,8 @@ def test_ivf_with_ids_of_its_own(tmp_path: Path) -> None:
     assert found.ids == [str(number) for number in ids]
     assert torch.equal(found.embedding.location, torch.from_numpy(vectors(80)))
     (tmp_path / "labels.csv").write_text("id,label\n" + "".join(f"{i},c{i % 5}\n" for i in ids[::-1]))
-    (part,) = joined(found, read_labels(tmp_path / "labels.csv"))
-    assert part.labels == [f"c{number % 5}" for number in ids]
+    (shard,) = joined(found, read_labels(tmp_path / "labels.csv"))
+    assert shard.labels == [f"c{number % 5}" for number in ids]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from doubtless.ingest.bulk import Embedded
+    from doubtless.ingest.shards import ShardFormat
 
 ImageColumn = Annotated[
     str | None, typer.Option("--image-column", help="Parquet: column of images; found by itself if usual.")
@@ -17,13 +18,13 @@ LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Parquet
 IdColumn = Annotated[str | None, typer.Option("--id-column", help="Parquet: column of ids.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Threads that decode; default by cores.")]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Images a batch; default 32 on a CPU, 256 on a GPU.")
+    int | None, typer.Option(min=1, help="Images per batch; default 32 on a CPU, 256 on a GPU.")
 ]
 RayAddress = Annotated[
     str | None, typer.Option(help="Embed on a Ray cluster: local (this machine alone), auto, or host:port.")
 ]
 RayCpus = Annotated[
-    int | None, typer.Option(min=1, help="Ray: cores a worker; default: torch's threads here.")
+    int | None, typer.Option(min=1, help="Ray: cores per worker; default: torch's threads here.")
 ]
 
 
@@ -34,7 +35,7 @@ def embed(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the embeddings; continued if begun.")],
     shard_size: Annotated[
-        int, typer.Option(min=1, help="Images a part: what a killed run loses at most.")
+        int, typer.Option(min=1, help="Images per shard: what a killed run loses at most.")
     ] = 4096,
     batch_size: BatchSize = None,
     workers: Workers = None,
@@ -44,7 +45,7 @@ def embed(
     shard_format: Annotated[
         str,
         typer.Option(
-            "--format", help="What parts are: safetensors, or parquet, which other programs read too."
+            "--format", help="What shards are: safetensors, or parquet, which other programs read too."
         ),
     ] = "safetensors",
     ray: RayAddress = None,
@@ -72,7 +73,7 @@ def embed(
 
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),
-        "part_size": shard_size,
+        "shard_size": shard_size,
         "batch_size": batch_size,
     }
     model = load_model(run)
@@ -85,10 +86,10 @@ def embed(
 
             there = RayOptions(ray, workers=ray_workers, cpus=ray_cpus, decoders=workers)
             done = embed_with_ray(model, sources, out, options=there, format=kind, meter=meter, **options)
-    _tell(done, json=json)
+    _report(done, json=json)
 
 
-def _tell(done: Embedded, *, json: bool) -> None:
+def _report(done: Embedded, *, json: bool) -> None:
     from dataclasses import asdict
 
     from doubtless.cli.tables import print_json
@@ -98,11 +99,11 @@ def _tell(done: Embedded, *, json: bool) -> None:
         print_json(asdict(done) | {"folder": str(done.folder)})
         return
     typer.echo(
-        f"{done.items:,} images embedded in {done.parts:,} parts{_found(done.found_shards)}: {done.folder}"
+        f"{done.items:,} images embedded in {done.shards:,} shards{_already(done.found_shards)}: {done.folder}"
     )
     if done.bad:
         typer.echo(f"{done.bad:,} bad images skipped: {done.folder / BAD}")
 
 
-def _found(parts: int) -> str:
-    return f" ({parts:,} were there already)" if parts else ""
+def _already(shards: int) -> str:
+    return f" ({shards:,} were there already)" if shards else ""

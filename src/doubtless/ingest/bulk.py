@@ -1,10 +1,10 @@
 """Embedding very many images: a list of work units, one unit at a time, what they gave together.
 
     plan = plan_work(method, ["photos/", "shards/"])       # what is to be done: values, no images yet
-    part = embed_unit(method, plan.units[0])               # one unit; any process may do it
-    PartStore(out).collect(len(plan.units))                # after the last one
+    shard = embed_unit(method, plan.units[0])              # one unit; any process may do it
+    ShardStore(out).collect(len(plan.units))               # after the last one
 
-`embed_files` does the three in turn, resumably; `embedded` gives the parts without writing them. Decoding runs in
+`embed_files` does the three in turn, resumably; `embedded` gives the shards without writing them. Decoding runs in
 threads beside the model, within bounds of memory. Every batch that the model sees has one shape, the last one of a
 unit filled up, so that an image's embedding depends neither on the images around it nor on where a run was killed.
 """
@@ -60,7 +60,7 @@ class Meter(Protocol):
 
 @dataclass(frozen=True)
 class WorkUnit:
-    """Images that become one part: a value that can be sent to any process."""
+    """Images that become one shard: a value that can be sent to any process."""
 
     number: int
     images: ImageStream
@@ -83,7 +83,7 @@ class Plan:
 
 
 Produce = Callable[[Sequence[WorkUnit]], Iterable[tuple[int, EmbeddedShard]]]
-"""Units to their parts, each with its unit's number, in any order."""
+"""Units to their shards, each with its unit's number, in any order."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class Embedded:
     images: int
     items: int
     bad: int
-    parts: int
+    shards: int
     found_shards: int
-    """Of the parts, those that were there already."""
+    """Of the shards, those that were there already."""
 
 
 def embed_files(
@@ -111,7 +111,7 @@ def embed_files(
     workers: int | None = None,
     meter: Meter | None = None,
 ) -> Embedded:
-    """Embeds all images of some sources into a folder of parts; called again, it continues where it was killed.
+    """Embeds all images of some sources into a folder of shards; called again, it continues where it was killed.
 
     >>> embed_files(doubtless.load("runs/first"), "photos", "photos-embedded")        # doctest: +SKIP
     """
@@ -130,17 +130,17 @@ def embed_files(
 
 
 def embed_into(store: ShardStore, plan: Plan, produce: Produce, *, meter: Meter | None = None) -> Embedded:
-    """Has the parts made that are not there yet, by whatever makes them, and writes each as it comes.
+    """Has the shards made that are not there yet, by whatever makes them, and writes each as it comes.
 
-    The meter is told here what there is to do; whoever makes the parts tells it how that goes.
+    The meter is told here what there is to do; whoever makes the shards tells it how that goes.
     """
     begin(store, plan)
     waiting = [unit for unit in plan.units if not store.has(unit.number)]
     if meter is not None:
         meter.start(plan.total, plan.total - sum(len(unit.images) for unit in waiting))
     try:
-        for number, part in produce(waiting) if waiting else ():
-            store.write(number, part)
+        for number, shard in produce(waiting) if waiting else ():
+            store.write(number, shard)
     finally:
         bad = store.collect(len(plan.units))
     count, found = len(plan.units), len(plan.units) - len(waiting)
@@ -157,7 +157,7 @@ def embedded(
     workers: int | None = None,
     meter: Meter | None = None,
 ) -> Iterator[EmbeddedShard]:
-    """The embedded images of some sources, part after part, written nowhere."""
+    """The embedded images of some sources, shard after shard, written nowhere."""
     method = method_of(model)
     plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
     if meter is not None:
@@ -247,7 +247,7 @@ def embed_unit(
         rest = work.finish()
         if meter is not None:
             meter.advance(0, rest)
-    return work.part()
+    return work.shard()
 
 
 class _Work:
@@ -272,7 +272,7 @@ class _Work:
     def finish(self) -> int:
         return self._embed_waiting() if self.waiting else 0
 
-    def part(self) -> EmbeddedShard:
+    def shard(self) -> EmbeddedShard:
         return EmbeddedShard(
             Embedding.cat(self.embeddings) if self.embeddings else None,
             [record.id for record in self.records],
@@ -319,7 +319,7 @@ def method_of(model: Model | Method) -> Method:
 _SAME = {
     "model": "another model",
     "sources": "other images",
-    "part_size": "another part size",
+    "part_size": "another shard size",
     "batch_size": "another batch size",
 }
 

@@ -1,12 +1,12 @@
-"""Bulk embedding on a Ray cluster: Ray Data hands work units to a pool of workers, the driver writes the parts.
+"""Bulk embedding on a Ray cluster: Ray Data hands work units to a pool of workers, the driver writes the shards.
 
 What a unit gives depends on nothing but the unit and the model (`doubtless.ingest.bulk`), so who does it,
 in which order and how often does not matter: a worker that dies has its unit done again by another, and a
-driver that is killed continues with the units whose parts are not there. Parts travel through Ray's object
+driver that is killed continues with the units whose shards are not there. Shards travel through Ray's object
 store to the driver, which alone writes; run and images must be at the same paths on every machine.
 
 Ray Data's own writers (`write_parquet`) name files as they come and begin anew when the driver dies, so the
-parts are written here, one file a unit, each whole or not there.
+shards are written here, one file per unit, each whole or not there.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def embed_with_ray(
     batch_size: int | None = None,
     meter: Meter | None = None,
 ) -> Embedded:
-    """Embeds all images of some sources into a folder of parts; called again, it continues.
+    """Embeds all images of some sources into a folder of shards; called again, it continues.
 
-    The model must be that of a run, which every worker opens by itself. On CPUs the parts are bit for bit
+    The model must be that of a run, which every worker opens by itself. On CPUs the shards are bit for bit
     those of `doubtless.ingest.bulk.embed_files`.
 
     >>> embed_with_ray(doubtless.load("runs/first"), "photos", "photos-embedded")             # doctest: +SKIP
@@ -92,10 +92,10 @@ def embed_with_ray(
 
         def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedShard]]:
             images = {unit.number: len(unit.images) for unit in units}
-            for number, part in cluster.parts(method, plan, units):
-                yield number, part
+            for number, shard in cluster.shards(method, plan, units):
+                yield number, shard
                 if meter is not None:
-                    meter.advance(images[number], len(part.bad))
+                    meter.advance(images[number], len(shard.bad))
 
         return embed_into(store, plan, produce, meter=meter)
 
@@ -135,10 +135,10 @@ class RayCluster:
             return 0
         return int(self.ray.cluster_resources().get("GPU", 0))
 
-    def parts(
+    def shards(
         self, method: Method, plan: Plan, units: Sequence[WorkUnit]
     ) -> Iterator[tuple[int, EmbeddedShard]]:
-        """The parts of some units, as they get done."""
+        """The shards of some units, as they get done."""
         from ray.data import ActorPoolStrategy, DataContext, from_items
 
         for name in ("ray", "ray.data"):
@@ -172,7 +172,7 @@ class RayCluster:
             for row in done.iter_rows():
                 if row["problem"]:
                     raise InputError(row["problem"])
-                yield row["number"], decode_shard(row["part"])
+                yield row["number"], decode_shard(row["shard"])
         except DoubtlessError:
             raise
         except Exception as error:  # Ray wraps what a worker raised in errors of its own
@@ -202,10 +202,10 @@ class UnitEmbedder:
         try:
             sent: SentUnit = _ray().get(self.about["units"][row["number"]])
             unit, size = sent.unit(self._source), self.about["batch_size"]
-            part = embed_unit(self.method, unit, batch_size=size, workers=self.about["decoders"])
+            shard = embed_unit(self.method, unit, batch_size=size, workers=self.about["decoders"])
         except DoubtlessError as error:
-            return {"number": row["number"], "part": b"", "problem": str(error)}
-        return {"number": row["number"], "part": encode_shard(part), "problem": ""}
+            return {"number": row["number"], "shard": b"", "problem": str(error)}
+        return {"number": row["number"], "shard": encode_shard(shard), "problem": ""}
 
     @property
     def method(self) -> Method:

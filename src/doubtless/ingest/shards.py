@@ -1,15 +1,15 @@
-"""Embedded images and who they are; a folder of such parts on disk, which `doubtless embed` writes.
+"""Embedded images and who they are; a folder of such shards on disk, which `doubtless embed` writes.
 
     embed.json                 what is embedded, and by which model
     part-00000.safetensors     distributions and ids, as `doubtless.embedding.read_embedding` reads them
-    part-00000.json            labels, paths and metadata, item by item, and the part's bad images
+    part-00000.json            labels, paths and metadata, item by item, and the shard's bad images
     bad.csv                    all bad images with the reason, when the work is done or stopped
 
-A part is there when its JSON is: it is written last, and each file is written, synced and renamed.
+A shard is there when its JSON is: it is written last, and each file is written, synced and renamed.
 
-Where embedded parts are kept: safetensors with JSON as `doubtless embed` writes them, or parquet files.
+Where embedded shards are kept: safetensors with JSON as `doubtless embed` writes them, or parquet files.
 
-A parquet part is one file, part-00000.parquet: columns `id`, `label`, `path`, `metadata` (JSON), the family's
+A parquet shard is one file, part-00000.parquet: columns `id`, `label`, `path`, `metadata` (JSON), the family's
 parameters (`location`, `variance`, `concentration`, `samples`) and `uncertainty`; its schema's metadata has
 the family and the bad images. pandas, Spark, DuckDB and Ray read it as it is.
 """
@@ -68,16 +68,16 @@ class EmbeddedShard:
         return len(self.ids)
 
 
-def write_shard(folder: Path, number: int, part: EmbeddedShard) -> None:
-    """Distributions first, then who they are: a part with its JSON is whole."""
-    if part.embedding is not None:
-        save_embedding(_vectors(folder, number), part.embedding, ids=part.ids)
+def write_shard(folder: Path, number: int, shard: EmbeddedShard) -> None:
+    """Distributions first, then who they are: a shard with its JSON is whole."""
+    if shard.embedding is not None:
+        save_embedding(_vectors(folder, number), shard.embedding, ids=shard.ids)
     about = {
-        "items": len(part),
-        "labels": part.labels,
-        "paths": part.paths,
-        "metadata": part.metadata if any(part.metadata) else None,
-        "bad": part.bad,
+        "items": len(shard),
+        "labels": shard.labels,
+        "paths": shard.paths,
+        "metadata": shard.metadata if any(shard.metadata) else None,
+        "bad": shard.bad,
     }
     write_json(_about(folder, number), about)
 
@@ -116,7 +116,7 @@ def write_bad(folder: Path, bad: Sequence[BadImage]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Temporary files of a killed process, once all parts are there."""
+    """Temporary files of a killed process, once all shards are there."""
     for file in folder.glob(".part-*"):
         file.unlink(missing_ok=True)
 
@@ -141,7 +141,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class ShardStore:
-    """The parts of one folder in one format; each is whole or not there."""
+    """The shards of one folder in one format; each is whole or not there."""
 
     folder: Path
     format: ShardFormat = "safetensors"
@@ -155,11 +155,11 @@ class ShardStore:
     def has(self, number: int) -> bool:
         return self._file(number).is_file() if self.format == "parquet" else has_shard(self.folder, number)
 
-    def write(self, number: int, part: EmbeddedShard) -> None:
+    def write(self, number: int, shard: EmbeddedShard) -> None:
         if self.format == "parquet":
-            write_bytes(self._file(number), encode_shard(part))
+            write_bytes(self._file(number), encode_shard(shard))
         else:
-            write_shard(self.folder, number, part)
+            write_shard(self.folder, number, shard)
 
     def read(self, number: int) -> EmbeddedShard:
         if self.format == "parquet":
@@ -184,7 +184,7 @@ class ShardStore:
             )
 
     def collect(self, count: int) -> list[BadImage]:
-        """Lists the bad images of those of `count` parts that are there in bad.csv; with all there, tidies up."""
+        """Lists the bad images of those of `count` shards that are there in bad.csv; with all there, tidies up."""
         there = [number for number in range(count) if self.has(number)]
         bad = [image for number in there for image in self.bad(number)]
         write_bad(self.folder, bad)
@@ -197,31 +197,31 @@ class ShardStore:
 
 
 def read_shards(folder: str | Path) -> Iterator[EmbeddedShard]:
-    """All parts of a finished folder, in order, one at a time in memory; in whichever format it was made."""
+    """All shards of a finished folder, in order, one at a time in memory; in whichever format it was made."""
     about = read_manifest(folder)
     store, count = ShardStore(Path(folder), about.get("format", FORMATS[0])), int(about["parts"])
     if missing := [number for number in range(count) if not store.has(number)]:
         raise InputError(
-            f"{folder} is not finished: {len(missing)} of {count} parts are missing; continue it with the same "
+            f"{folder} is not finished: {len(missing)} of {count} shards are missing; continue it with the same "
             "`doubtless embed`."
         )
     return (store.read(number) for number in range(count))
 
 
-def encode_shard(part: EmbeddedShard) -> bytes:
-    """A part as the bytes of a parquet file; every number as it is, bit for bit."""
+def encode_shard(shard: EmbeddedShard) -> bytes:
+    """A shard as the bytes of a parquet file; every number as it is, bit for bit."""
     arrow, parquet = _arrow()
     texts = {
-        "id": part.ids,
-        "label": part.labels,
-        "path": part.paths,
-        "metadata": [json.dumps(values, ensure_ascii=False) if values else None for values in part.metadata],
+        "id": shard.ids,
+        "label": shard.labels,
+        "path": shard.paths,
+        "metadata": [json.dumps(values, ensure_ascii=False) if values else None for values in shard.metadata],
     }
     columns = {name: arrow.array(values, arrow.string()) for name, values in texts.items()}
-    about: dict[str, Any] = {"schema": SCHEMA, "bad": part.bad}
-    if part.embedding is not None:
-        about["family"] = part.embedding.family
-        columns |= _number_columns(part.embedding, about)
+    about: dict[str, Any] = {"schema": SCHEMA, "bad": shard.bad}
+    if shard.embedding is not None:
+        about["family"] = shard.embedding.family
+        columns |= _number_columns(shard.embedding, about)
     schema = arrow.schema(
         [(name, values.type) for name, values in columns.items()], metadata={ABOUT: json.dumps(about)}
     )
@@ -237,7 +237,7 @@ def decode_shard(data: bytes) -> EmbeddedShard:
     about = json.loads(table.schema.metadata[ABOUT])
     if about["schema"] > SCHEMA:
         raise InputError(
-            f"A parquet part has schema {about['schema']}, this doubtless reads up to {SCHEMA}; update it."
+            f"A parquet shard has schema {about['schema']}, this doubtless reads up to {SCHEMA}; update it."
         )
     texts = {name: table.column(name).to_pylist() for name in ("id", "label", "path", "metadata")}
     return EmbeddedShard(

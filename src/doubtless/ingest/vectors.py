@@ -28,6 +28,7 @@ from torch import Tensor
 from doubtless.embedding import FAMILIES, Embedding, read_embedding
 from doubtless.errors import InputError
 from doubtless.index.items import listed
+from doubtless.index.settings import IndexScore
 from doubtless.ingest.records import plain_metadata
 from doubtless.ingest.shards import EmbeddedShard, read_shards
 
@@ -77,8 +78,8 @@ def imported(
             raise InputError(
                 f"{path} says itself what its embeddings are; --variance and --family go with .npy."
             )
-        parts = read_shards(path)
-        return (part if table is None else relabelled(part, table) for part in parts)
+        shards = read_shards(path)
+        return (shard if table is None else relabelled(shard, table) for shard in shards)
     return joined(read_vectors(path, variance=variance, family=family), table)
 
 
@@ -168,27 +169,27 @@ def joined(vectors: Vectors, table: LabelTable | None) -> Iterator[EmbeddedShard
     return (_slice(whole, slice(start, start + SHARD_ITEMS)) for start in range(0, count, SHARD_ITEMS))
 
 
-def relabelled(part: EmbeddedShard, table: LabelTable) -> EmbeddedShard:
+def relabelled(shard: EmbeddedShard, table: LabelTable) -> EmbeddedShard:
     """The same items with the table's labels and metadata, found by id; rows of the table may be left over."""
-    if missing := [name for name in part.ids if name not in table.row_of]:
+    if missing := [name for name in shard.ids if name not in table.row_of]:
         raise InputError(
             f"{table.path} has no row for {len(missing):,} of the vectors, by their ids {listed(missing)}."
         )
-    rows = [table.row_of[name] for name in part.ids]
+    rows = [table.row_of[name] for name in shard.ids]
     return EmbeddedShard(
-        part.embedding,
-        part.ids,
+        shard.embedding,
+        shard.ids,
         [table.labels[row] for row in rows],
-        [table.paths[row] or before for row, before in zip(rows, part.paths, strict=True)],
-        [{**before, **table.metadata[row]} for row, before in zip(rows, part.metadata, strict=True)],
-        part.bad,
+        [table.paths[row] or before for row, before in zip(rows, shard.paths, strict=True)],
+        [{**before, **table.metadata[row]} for row, before in zip(rows, shard.metadata, strict=True)],
+        shard.bad,
     )
 
 
-def _slice(part: EmbeddedShard, rows: slice) -> EmbeddedShard:
-    assert part.embedding is not None
+def _slice(shard: EmbeddedShard, rows: slice) -> EmbeddedShard:
+    assert shard.embedding is not None
     return EmbeddedShard(
-        part.embedding[rows], part.ids[rows], part.labels[rows], part.paths[rows], part.metadata[rows]
+        shard.embedding[rows], shard.ids[rows], shard.labels[rows], shard.paths[rows], shard.metadata[rows]
     )
 
 
@@ -238,7 +239,7 @@ class FaissVectors(NamedTuple):
     """What a FAISS index held, and how it is to be searched to find the same neighbours."""
 
     vectors: Vectors
-    score: str
+    score: IndexScore
     notes: list[str]
 
 
