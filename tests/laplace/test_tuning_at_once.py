@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from doubtless import metrics
 from doubtless.embedding import Embedding
 from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
 from doubtless.laplace import (
@@ -177,6 +180,39 @@ def test_questions_to_the_device_do_not_grow_with_the_grid(criterion: str) -> No
         waits = ("_local_scalar_dense", "nonzero", "_unique2", "masked_select", "is_nonzero", "equal")
         asked.append(sum(name in waits for name in launches.names))
     assert asked[0] == asked[1] <= 20
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    items=st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from([0.1, 0.2, 0.3, torch.inf])), min_size=4, max_size=40
+    ),
+    seed=st.integers(0, 99),
+)
+def test_error_auroc_is_the_metric(items: list[tuple[int, float]], seed: int) -> None:
+    """Ties and infinities among the doubts; ½ where the metric has no value."""
+    labels, doubt = torch.tensor([label for label, _ in items]), torch.tensor([value for _, value in items])
+    direction = torch.nn.functional.normalize(
+        torch.randn(len(items), 3, generator=torch.Generator().manual_seed(seed)), dim=1
+    )
+    nearest = (direction @ direction.T).fill_diagonal_(-2).argmax(1)
+    expected = metrics.error_auroc(doubt, labels[nearest] == labels)
+    found = float(criteria._error_auroc(direction, doubt, labels, torch.arange(len(items))))
+    assert found == (0.5 if math.isnan(expected) else expected)
+
+
+def test_consensus_ece_is_the_metric() -> None:
+    """The votes counted with loops, their calibration error by `doubtless.metrics`, and what voting costs."""
+    posterior, features, labels = a_problem(120)
+    (trial,) = tune(
+        posterior, features, labels, scales=[3.0], generator=torch.Generator().manual_seed(5)
+    ).trials
+    embedding = posterior.with_scale(trial.scale, trial.prior_precision).predict(features)
+    count, right, neighbours = one_by_one.votes(embedding, labels, generator=torch.Generator().manual_seed(5))
+    expected = metrics.consensus_ece(count, right, samples=100)
+    cost = max(0.0, float(neighbours.double().mean() - right.double().mean()))
+    assert 0.01 < expected < 0.99
+    assert trial.score == pytest.approx(-expected - cost, abs=1e-12)
 
 
 def test_criteria_take_embeddings_with_a_gradient() -> None:

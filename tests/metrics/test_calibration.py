@@ -20,6 +20,7 @@ from doubtless.metrics.calibration import (
     agree_on_place,
     consensus_ece,
     consensus_form,
+    consensus_sums,
     draw_hits,
     match_brier,
     match_ece,
@@ -126,10 +127,34 @@ def test_consensus_ece_and_its_stream(case: tuple[int, list[tuple[int, bool]]], 
     expected = reference.consensus_ece(counts, correct, samples)
     whole = torch.tensor(counts), torch.tensor(correct)
     assert consensus_ece(*whole, samples=samples) == pytest.approx(expected, abs=1e-12)
+    weighted = consensus_form(*whole, samples=samples)(torch.ones(1, len(items), dtype=torch.double))["ece"]
+    assert float(weighted) == pytest.approx(expected, abs=1e-12)
     stream = ConsensusCalibration(samples=samples)
     for part in zip(*(tensor.split(size) for tensor in whole), strict=True):
         stream.update(*part)
     assert stream.compute() == pytest.approx(expected, abs=1e-12)
+
+
+def test_consensus_sums_of_many_at_once_are_those_of_each() -> None:
+    generator = torch.Generator().manual_seed(0)
+    count, right = (
+        torch.randint(0, 13, (3, 2, 40), generator=generator),
+        torch.rand(3, 2, 40, generator=generator) < 0.5,
+    )
+    sizes, gaps = consensus_sums(count, right, samples=12, bins=4)
+    assert sizes.shape == gaps.shape == (3, 2, 4)
+    for i in range(3):
+        for j in range(2):
+            for bin_number in range(4):
+                inside = [
+                    12 * int(good) - int(agreeing)
+                    for agreeing, good in zip(count[i, j], right[i, j], strict=True)
+                    if min(4 * int(agreeing) // 12, 3) == bin_number
+                ]
+                assert (int(sizes[i, j, bin_number]), int(gaps[i, j, bin_number])) == (
+                    len(inside),
+                    sum(inside),
+                )
 
 
 def test_full_agreement_counts() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from doubtless.errors import InputError
 from doubtless.evaluation.result import Curve
+from doubtless.metrics.ranking import Ranking, area_under_roc
 from doubtless.metrics.uncertainty import (
     ausc,
     ausc_oracle,
@@ -66,6 +67,9 @@ def test_error_auroc_counts_pairs(items: list[tuple[float, bool]]) -> None:
     assert error_auroc(uncertainty, correct) == pytest.approx(
         reference.auroc(right, wrong), abs=1e-12, nan_ok=True
     )
+    ranking = Ranking.unchecked(uncertainty)  # as `laplace.criteria` has it
+    area = area_under_roc(ranking.totals((~correct).double()), ranking.totals(correct.double()))
+    assert float(area) == pytest.approx(reference.auroc(right, wrong), abs=1e-12, nan_ok=True)
 
 
 @settings(deadline=None)

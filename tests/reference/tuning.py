@@ -28,10 +28,10 @@ def marginal_prior_precision(posterior: DiagonalPosterior, scale: float) -> floa
     return math.exp(log_prior)
 
 
-def consensus_ece(
-    embedding: Embedding, labels: Tensor, *, generator: torch.Generator, draws: int = 100, bins: int = 10
-) -> float:
-    """Of votes, and what they cost, all similarities of a few rows at once."""
+def votes(
+    embedding: Embedding, labels: Tensor, *, generator: torch.Generator, draws: int = 100
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws that agree with the winner, whether it is right, and whether the nearest neighbour is, (n,) each."""
     classes, labels = labels.unique(return_inverse=True)
     gallery, n = embedding.direction, len(labels)
     counts, correct, without_votes = [], [], []
@@ -39,9 +39,9 @@ def consensus_ece(
         itself = torch.arange(len(rows)), rows
         similarity = gallery[rows] @ gallery.T
         similarity[itself] = -torch.inf
-        votes = embedding[rows].sample(draws, generator=generator) @ gallery.T  # (draws, rows, n)
-        votes[:, itself[0], rows] = -torch.inf
-        chosen = labels[votes.argmax(2)].T  # (rows, draws)
+        drawn = embedding[rows].sample(draws, generator=generator) @ gallery.T  # (draws, rows, n)
+        drawn[:, itself[0], rows] = -torch.inf
+        chosen = labels[drawn.argmax(2)].T  # (rows, draws)
         ballot = 2 * torch.stack([row.bincount(minlength=len(classes)) for row in chosen])
         first = labels[similarity.argmax(1)]
         ballot[itself[0], first] += 1
@@ -49,12 +49,18 @@ def consensus_ece(
         counts.append(most // 2)
         correct.append(winner == labels[rows])
         without_votes.append(first == labels[rows])
-    share, right = torch.cat(counts), torch.cat(correct).double()
+    return torch.cat(counts), torch.cat(correct), torch.cat(without_votes)
+
+
+def consensus_ece(
+    embedding: Embedding, labels: Tensor, *, generator: torch.Generator, draws: int = 100, bins: int = 10
+) -> float:
+    """Of votes, and what they cost, all similarities of a few rows at once."""
+    share, right, neighbours = votes(embedding, labels, generator=generator, draws=draws)
     bin_of = (share * bins // draws).clamp_max(bins - 1)
     gap = torch.zeros(bins, dtype=torch.float64)
-    gap.index_add_(0, bin_of, right - share.double() / draws)
-    lost = int(torch.cat(without_votes).sum()) - int(torch.cat(correct).sum())
-    return (float(gap.abs().sum()) + max(0, lost)) / n
+    gap.index_add_(0, bin_of, right.double() - share.double() / draws)
+    return (float(gap.abs().sum()) + max(0, int(neighbours.sum()) - int(right.sum()))) / len(labels)
 
 
 def trials(

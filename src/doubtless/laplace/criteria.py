@@ -10,13 +10,15 @@ as the answer's arithmetic, so it is asked once, at the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
+from doubtless.metrics.calibration import BINS, consensus_sums
+from doubtless.metrics.ranking import Ranking, area_under_roc
 
 if TYPE_CHECKING:
     from doubtless.embedding import Embedding
@@ -63,7 +65,7 @@ def negative_consensus_ece(
     labels: Tensor,
     *,
     draws: int = 100,
-    bins: int = 10,
+    bins: int = BINS,
     doublings: float | None = None,
     generator: torch.Generator | None = None,
 ) -> float:
@@ -72,7 +74,7 @@ def negative_consensus_ece(
 
     Less what voting costs: the share of right answers that nearest neighbours have and winners have not. A
     posterior so wide that its draws know nothing is well calibrated too: a vote among ten labels that is won by a
-    fifth is right about as often. On CIFAR10 six of ten τ chosen by the calibration error alone were such ones.
+    fifth is right about as often.
 
     Draws agree less where neighbours lie denser. `doublings` says how many times the gallery meant is twice as
     large as this one, and what votes do is extrapolated: see `doublings_to`. What is off on the whole counts once
@@ -90,9 +92,10 @@ def doublings_to(meant_for: int, images: int) -> float:
     """How many times a gallery of `images` must be doubled to be as large as the one it is `meant_for`.
 
     The gap between winners' shares and how often they are right changes evenly with the logarithm of the gallery's
-    size, so half and all of the validation images tell what twice as many would do. On CIFAR10 one network's gap
-    was −.025 among 1,250 images, −.009 among 2,500, .007 among 5,000; the next step, .023, was .025 among the
-    10,000 test images.
+    size, so half and all of the validation images tell what twice as many would do (docs/results.md).
+
+    >>> doublings_to(10_000, 5_000)
+    1.0
     """
     if not images <= meant_for <= FURTHEST * images:
         raise InputError(
@@ -122,7 +125,7 @@ def negative_consensus_ece_of_grid(
     *,
     generator: torch.Generator,
     draws: int = 100,
-    bins: int = 10,
+    bins: int = BINS,
     doublings: float | None = None,
 ) -> Tensor:
     """`negative_consensus_ece` of every point, (G,), all with the same standard normal draws."""
@@ -141,13 +144,9 @@ def negative_consensus_ece_of_grid(
 def _error_auroc(direction: Tensor, uncertainty: Tensor, labels: Tensor, queries: Tensor) -> Tensor:
     uncertainty = uncertainty[queries]
     wrong = labels[_nearest(direction[queries], direction, without=queries)] != labels[queries]  # (q,)
-    rights = (~wrong).sum()
-    ordered = uncertainty.masked_fill(wrong, torch.inf).sort().values  # right ones first
-    below = torch.searchsorted(ordered, uncertainty)
-    not_above = torch.searchsorted(ordered, uncertainty, right=True).minimum(rights)
-    wins = ((below + not_above) * wrong).sum().double()  # twice as many as there are
-    pairs = wrong.sum() * rights
-    return torch.where(pairs > 0, wins / (2 * pairs.clamp_min(1)), 0.5)
+    ranking = Ranking.unchecked(uncertainty)
+    area = area_under_roc(ranking.totals(wrong.double()), ranking.totals((~wrong).double()))
+    return area.nan_to_num(nan=0.5)
 
 
 @torch.no_grad()
@@ -180,37 +179,58 @@ def _consensus_ece(
     bins: int,
 ) -> Tensor:
     """Error and cost of the votes of G points, (G,): directions (G, n, D), labels (n,), queries (q,)."""
-    classes, labels = labels.unique(return_inverse=True)
-    parts = _galleries(labels, doublings)
-    gaps, sizes = torch.zeros(2, len(parts), len(directions), bins, dtype=torch.float64, device=labels.device)
-    lost = torch.zeros(len(parts), len(directions), dtype=torch.float64, device=labels.device)
-    for rows in _few(queries, directions[0], copies=draws):
-        places = [part.place[rows] for part in parts]
-        themselves = [place.repeat(draws) for place in places]
-        for point, (direction, sampled) in enumerate(zip(directions, draw(rows), strict=True)):
-            for number, part in enumerate(parts):
-                gallery = direction[part.items]
-                hits = _nearest(sampled.flatten(0, 1), gallery, without=themselves[number])
-                votes = part.labels[hits].view(draws, len(rows)).T  # (rows, draws)
-                first = part.labels[_nearest(direction[rows], gallery, without=places[number])]
-                share, winner = _elected(votes, first, len(classes))
-                right = (winner == labels[rows]).double()
-                # In integers: no share falls between two bins.
-                bin_of = (share * bins // draws).clamp_max(bins - 1)
-                gaps[number, point].index_add_(0, bin_of, right - share.double() / draws)
-                sizes[number, point].index_add_(0, bin_of, torch.ones_like(right))
-                lost[number, point] += ((first == labels[rows]).double() - right).sum()
+    labels = labels.unique(return_inverse=True)[1]
+    votes = _votes(directions, labels, queries, draw, _galleries(labels, doublings), draws=draws)
+    whole, total = consensus_sums(votes.count, votes.right, samples=draws, bins=bins)
+    sizes, gaps = whole.double(), total.double() / draws  # (galleries, G, bins)
+    lost = (votes.neighbour_right.double() - votes.right.double()).sum(2)
     error, cost = gaps[0].abs().sum(1), lost[0]
     if doublings is not None:
         # A doubling changes as much as the one from half to all did, and everyone alike: bin by bin the change
-        # would be known from a tenth of the queries, that is, hardly. So what is off on the whole counts too; on
-        # CIFAR10, where τ was chosen with one half of the validation images, the other half's error is .017 then
-        # and .0185 by the bins alone.
+        # would be known from a tenth of the queries, that is, hardly. So what is off on the whole counts too.
         change = _per_doubling(gaps.sum(2)) * doublings / len(queries)
         foreseen = gaps[0] + change.unsqueeze(1) * sizes[0]
         error = foreseen.abs().sum(1) + foreseen.sum(1).abs()
         cost = lost[0] + doublings * _per_doubling(lost)
     return (error + cost.clamp_min(0)) / len(queries)
+
+
+class _Votes(NamedTuple):
+    """What q queries' draws elect among several galleries at G points, (galleries, G, q) each."""
+
+    count: Tensor  # draws that agree with the winner
+    right: Tensor  # whether the winner is right
+    neighbour_right: Tensor  # whether the nearest neighbour of the query itself is
+
+
+def _votes(
+    directions: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    draw: Draw,
+    galleries: Sequence[_Gallery],
+    *,
+    draws: int,
+) -> _Votes:
+    """Each draw votes for the label of its nearest neighbour, in every gallery; labels (n,) are codes from 0."""
+    shape = len(galleries), len(directions), len(queries)
+    count = torch.empty(shape, dtype=torch.int64, device=labels.device)
+    winner, neighbour = torch.empty_like(count), torch.empty_like(count)
+    classes, start = len(labels.unique()), 0
+    for rows in _few(queries, directions[0], copies=draws):
+        part = slice(start, start := start + len(rows))
+        places = [gallery.place[rows] for gallery in galleries]
+        themselves = [place.repeat(draws) for place in places]
+        for point, (direction, sampled) in enumerate(zip(directions, draw(rows), strict=True)):
+            for number, gallery in enumerate(galleries):
+                items = direction[gallery.items]
+                hits = _nearest(sampled.flatten(0, 1), items, without=themselves[number])
+                votes = gallery.labels[hits].view(draws, len(rows)).T  # (rows, draws)
+                first = gallery.labels[_nearest(direction[rows], items, without=places[number])]
+                neighbour[number, point, part] = first
+                elected = _elected(votes, first, classes)
+                count[number, point, part], winner[number, point, part] = elected
+    return _Votes(count, winner == labels[queries], neighbour == labels[queries])
 
 
 def _per_doubling(values: Tensor) -> Tensor:
@@ -229,15 +249,15 @@ class _Gallery(NamedTuple):
 def _galleries(labels: Tensor, doublings: float | None) -> list[_Gallery]:
     """All items; to extrapolate also two halves of them."""
     everywhere = _all(labels)
-    found = [_Gallery(slice(None), labels, everywhere)]
+    galleries = [_Gallery(slice(None), labels, everywhere)]
     if not doublings:
-        return found
+        return galleries
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device)
     for half in order.chunk(2):
         place = torch.full_like(everywhere, -1)
         place[half] = _all(half)
-        found.append(_Gallery(half, labels[half], place))
-    return found
+        galleries.append(_Gallery(half, labels[half], place))
+    return galleries
 
 
 def _elected(votes: Tensor, first: Tensor, classes: int) -> tuple[Tensor, Tensor]:

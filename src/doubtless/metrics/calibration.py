@@ -34,7 +34,8 @@ def consensus_ece(count: Tensor, correct: Tensor, *, samples: int) -> float:
     >>> consensus_ece(torch.tensor([100, 50]), torch.tensor([True, False]), samples=100)
     0.25
     """
-    return _value(consensus_form(count, correct, samples=samples), count, "ece")
+    _, gaps = consensus_sums(count, correct, samples=samples)
+    return float(gaps.abs().sum()) / (samples * len(count))
 
 
 def rank_ece(uncertainty: Tensor, values: Tensor) -> float:
@@ -79,9 +80,23 @@ def reliability_curve(confidence: Tensor, right: Tensor, *, bins: Tensor | None 
     return Curve(x.tolist(), y.tolist(), (size[used] / len(bins)).tolist())
 
 
-def consensus_bins(count: Tensor, *, samples: int) -> Tensor:
+def consensus_bins(count: Tensor, *, samples: int, bins: int = BINS) -> Tensor:
     """The bin of each count of agreeing samples, in integers."""
-    return (BINS * count // samples).clamp_max(BINS - 1)
+    return (bins * count // samples).clamp_max(bins - 1)
+
+
+def consensus_sums(
+    count: Tensor, correct: Tensor, *, samples: int, bins: int = BINS
+) -> tuple[Tensor, Tensor]:
+    """Queries in each bin, and samples · right − count summed over them, (…, bins) each, exact in integers.
+
+    count (…, q) are the samples that agree, correct (…, q) whether they are right. Asks the device nothing.
+    """
+    count = count.long()
+    place = consensus_bins(count, samples=samples, bins=bins)
+    empty = count.new_zeros(*count.shape[:-1], bins)
+    sizes = empty.scatter_add(-1, place, torch.ones_like(count))
+    return sizes, empty.scatter_add(-1, place, samples * correct.long() - count)
 
 
 def consensus_form(count: Tensor, correct: Tensor, *, samples: int) -> Form:
@@ -134,7 +149,7 @@ def rank_ece_form(uncertainty: Tensor, values: Mapping[str, Tensor]) -> Form:
 
 
 class ConsensusCalibration:
-    """Consensus ECE over queries that come in chunks; holds ten sums.
+    """Consensus ECE over queries that come in chunks; holds two sums per bin.
 
     >>> calibration = ConsensusCalibration(samples=100)
     >>> calibration.update(torch.tensor([100, 50]), torch.tensor([True, False]))
@@ -145,23 +160,19 @@ class ConsensusCalibration:
     def __init__(self, *, samples: int) -> None:
         self.samples = samples
         self._size = torch.zeros(BINS, dtype=torch.long)
-        self._agreeing = torch.zeros(BINS, dtype=torch.long)
-        self._right = torch.zeros(BINS, dtype=torch.long)
+        self._gaps = torch.zeros(BINS, dtype=torch.long)
 
     def update(self, count: Tensor, correct: Tensor) -> None:
         """Adds a chunk: draws that agree (q,) and whether the prediction is right (q,)."""
-        count = count.cpu().long()
-        bins = consensus_bins(count, samples=self.samples)
-        self._size += bins.bincount(minlength=BINS)
-        self._agreeing.scatter_add_(0, bins, count)
-        self._right.scatter_add_(0, bins, correct.cpu().long())
+        sizes, gaps = consensus_sums(count.cpu(), correct.cpu(), samples=self.samples)
+        self._size += sizes
+        self._gaps += gaps
 
     def compute(self) -> float:
         total = int(self._size.sum())
         if not total:
             raise InputError("no query was given, so there is no calibration to compute.")
-        gaps = self._right * self.samples - self._agreeing  # integers
-        return float(gaps.abs().sum()) / (self.samples * total)
+        return float(self._gaps.abs().sum()) / (self.samples * total)
 
 
 def _check_probability(probability: Tensor, right: Tensor) -> None:
