@@ -206,7 +206,7 @@ def test_bad_models_are_sentences(tmp_path) -> None:
         ({"backbone": "resnet51"}, "did you mean 'resnet5"),
         ({"backbone": "conv-fashoin"}, "did you mean 'conv-fashion'"),
         ({"backbone": "conv-cifar", "size": 6}, "cannot take 3×6×6 images"),
-        ({"backbone": "conv-cifar", "pooling": "gem"}, "neither a pooling"),
+        ({"backbone": "conv-cifar", "pooling": "gem"}, "no pooling to choose"),
         ({"backbone": "resnet10t", "weights": tmp_path / "none"}, "no weights at"),
         ({"backbone": "resnet10t", "weights": tmp_path / "broken.safetensors"}, "no readable safetensors"),
         ({"backbone": "resnet10t", "weights": tmp_path / "w.safetensors"}, "do not fit this backbone"),

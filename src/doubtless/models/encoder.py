@@ -1,24 +1,21 @@
-"""Generalised-mean pooling (Radenović et al. 2018): between the mean (p = 1) and the maximum (p → ∞).
-
-Encoder: images to features. Scaling, normalisation, backbone and pooling in one module.
-"""
+"""Encoder: images to features. Scaling, normalisation, backbone and pooling in one module."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from doubtless.errors import InputError, nearest
-from doubtless.models import networks as torchvision_net
-from doubtless.models.networks import SMALL, resnet9
+from doubtless.errors import InputError
+from doubtless.models.backbones import STATISTICS, Normalization, Pooling, build_backbone, load_weights
 
 
 class GeM(nn.Module):
     """(batch, C, H, W) → (batch, C): `(mean x^p)^(1/p)` of the positive part, p learned.
+
+    Generalised-mean pooling (Radenović et al. 2018): between the mean (p = 1) and the maximum (p → ∞).
 
     `count` of them, each with its own p, give (batch, count · C), one after the other.
 
@@ -41,17 +38,6 @@ class GeM(nn.Module):
             return powers.mean(dim=(-2, -1)).pow(1 / self.p).flatten(1)
 
 
-OWN: dict[str, Callable[[int], nn.Module]] = {**SMALL, "resnet9": resnet9}  # by their number of channels
-Pooling = Literal["auto", "gem", "avg"]
-Normalization = Literal["auto", "none", "imagenet", "symmetric"]
-
-STATISTICS = {
-    "none": ((0.0,), (1.0,)),
-    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "symmetric": ((0.5,), (0.5,)),
-}
-
-
 def channels_last_pays(backbone: str, device: torch.device) -> bool:
     """Whether a network is faster with the channels of a pixel side by side in memory: on a GPU."""
     return device.type == "cuda"
@@ -60,9 +46,9 @@ def channels_last_pays(backbone: str, device: torch.device) -> bool:
 class Encoder(nn.Module):
     """Images (n, C, H, W), uint8 or floats in [0, 1], to features (n, F).
 
-    `backbone`: "conv-fashion", "conv-cifar", "resnet9", "googlenet" or any timm model's name. `size` is the
-    side of the images, where the number of features depends on it. Normalisation lies in here, so that nobody can
-    forget it.
+    `backbone`: "conv-fashion", "conv-cifar", "resnet9", "googlenet", a plugin's, any timm model's name, or
+    "module:package.function"; `given` is the network itself, of which a copy is taken. `size` is the side of the
+    images, where the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
 
     >>> Encoder("conv-fashion", channels=1, size=28)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 9216])
@@ -75,6 +61,7 @@ class Encoder(nn.Module):
         self,
         backbone: str,
         *,
+        given: nn.Module | None = None,
         channels: int,
         size: int,
         pooling: Pooling = "auto",
@@ -85,22 +72,22 @@ class Encoder(nn.Module):
         super().__init__()
         self.name = backbone
         self.channels_last = False
-        if backbone in OWN:
-            if pooling == "gem" or pretrained:
-                raise InputError(f"{backbone} has neither a pooling to choose nor pretrained weights.")
-            self.backbone: nn.Module = OWN[backbone](channels)
-            self.pooling: nn.Module = nn.Identity()
-            statistics = STATISTICS["none" if normalization == "auto" else normalization]
-            self.takes = channels
-        else:
-            self.backbone, statistics = _timm_model(backbone, pooling, pretrained, normalization)
-            self.pooling = GeM() if pooling == "gem" else nn.Identity()
-            self.takes = 3
+        built = build_backbone(
+            backbone, given=given, channels=channels, pooling=pooling, pretrained=pretrained
+        )
+        self.backbone: nn.Module = built.network
+        self.pooling: nn.Module = nn.Identity()
+        self.takes = built.channels
+        statistics = built.statistics if normalization == "auto" else STATISTICS[normalization]
         if weights is not None:
             load_weights(self.backbone, Path(weights))
         for name, values in zip(("mean", "std"), statistics, strict=True):
             self.register_buffer(name, torch.tensor(values).view(1, -1, 1, 1), persistent=False)
-        self.feature_dim = self._count_features(backbone, channels, size)
+        if built.poolable:
+            self._pool_maps(pooling, self._try(channels, size))
+        elif pooling == "gem":
+            self.pooling = GeM()
+        self.feature_dim = self._count_features(self._try(channels, size))
         self.poolings = 1
 
     def pool_apart(self, count: int) -> None:
@@ -147,65 +134,31 @@ class Encoder(nn.Module):
         return self.pooling(self.backbone(images))
 
     @torch.no_grad()
-    def _count_features(self, backbone: str, channels: int, size: int) -> int:
+    def _try(self, channels: int, size: int) -> Tensor:
+        """What a black image gives."""
         training = self.training
         self.eval()
         try:
             features = self(torch.zeros(1, channels, size, size))
-        except RuntimeError as error:
-            raise InputError(f"{backbone} cannot take {channels}×{size}×{size} images: {error}.") from error
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise InputError(f"{self.name} cannot take {channels}×{size}×{size} images: {error}.") from error
         self.train(training)
+        if not isinstance(features, Tensor) or not features.is_floating_point():
+            raise InputError(
+                f"{self.name} must give one tensor of features, got a {type(features).__name__}."
+            )
+        return features
+
+    def _pool_maps(self, pooling: Pooling, output: Tensor) -> None:
+        """Pools where a network gives maps (n, F, h, w)."""
+        if output.dim() == 4:
+            self.pooling = GeM() if pooling == "gem" else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        elif pooling == "gem":
+            raise InputError(f"{self.name} gives features, not maps of them: it has no pooling to choose.")
+
+    def _count_features(self, features: Tensor) -> int:
         if features.dim() != 2:
             raise InputError(
-                f"{backbone} gives features of shape {tuple(features.shape)[1:]}; set model.pooling."
+                f"{self.name} gives features of shape {tuple(features.shape)[1:]}; set model.pooling."
             )
         return features.shape[1]
-
-
-def _timm_model(
-    name: str, pooling: Pooling, pretrained: bool, normalization: Normalization
-) -> tuple[nn.Module, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """A timm model (or GoogLeNet) without its classifier, and the channel statistics it was trained with."""
-    import timm
-
-    if name == torchvision_net.NAME:
-        made = torchvision_net.googlenet(pooled=pooling != "gem", pretrained=pretrained)
-        return made, torchvision_net.STATISTICS if normalization == "auto" else STATISTICS[normalization]
-    if not timm.is_model(name):
-        known = [*OWN, torchvision_net.NAME, *timm.list_models()]
-        raise InputError(f"There is no backbone {name!r}{nearest(name, known)}")
-    # GeM wants the map of features, the others want timm's own pooling.
-    arguments: dict[str, Any] = {"auto": {}, "gem": {"global_pool": ""}, "avg": {"global_pool": "avg"}}[
-        pooling
-    ]
-    try:
-        model = timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
-    except (RuntimeError, OSError, TypeError) as error:
-        raise InputError(f"timm cannot make {name}: {error}.") from error
-    if normalization != "auto":
-        return model, STATISTICS[normalization]
-    trained_with: Any = model.pretrained_cfg
-    return model, (tuple(trained_with["mean"]), tuple(trained_with["std"]))
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Loads local safetensors weights; a classifier that the model does not have is left out."""
-    from safetensors.torch import load_file
-
-    if not path.is_file():
-        raise InputError(f"There are no weights at {path}.")
-    try:
-        state = load_file(path)
-    except Exception as error:
-        raise InputError(f"{path} is no readable safetensors file: {error}.") from error
-    expected = model.state_dict()
-    if missing := [key for key in expected if key not in state and not key.endswith("num_batches_tracked")]:
-        raise InputError(
-            f"The weights at {path} do not fit this backbone: {len(missing)} of {len(expected)} tensors are "
-            f"missing, the first is {missing[0]}."
-        )
-    try:
-        kept = {key: state[key].to(expected[key].dtype) for key in expected if key in state}
-        model.load_state_dict(kept, strict=False)
-    except RuntimeError as error:
-        raise InputError(f"The weights at {path} do not fit this backbone: {error}.") from error
