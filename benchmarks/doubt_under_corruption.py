@@ -33,7 +33,6 @@ from doubtless.calibration.features import DEPTH
 from doubtless.data import ImageSet
 from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.doubt.queries import hits_with_truth
-from doubtless.embedding import Embedding
 from doubtless.files import write_text
 from doubtless.gallery.calibration import calibrate_index
 from doubtless.index.folder import FolderIndex
@@ -123,11 +122,11 @@ class Measured:
                 for place, row in enumerate(self.rows)
             ]
         )
-        features = self.method.encode(images).float()
-        embedding: Embedding = self.method.embed_features(features)
+        described = self.method.describe(images)
+        embedding = described.embedding
         assert embedding.uncertainty is not None
         hits, _ = hits_with_truth(embedding, self.train.embedding, self.train.truth)
-        narrow = self.read._narrowed(features)
+        narrow = self.read.narrowed(described.features)
         assert isinstance(self.train.truth, Tensor)
         return {
             "uncertainty": embedding.uncertainty.double(),

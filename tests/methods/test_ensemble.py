@@ -414,7 +414,7 @@ def test_novelty_is_of_embeddings_and_of_the_first_member_s_features(run: Run) -
     both = (directions, members[0].encode(images))
     for part, one in zip(seen.split([directions.shape[1], both[1].shape[1]], dim=1), both, strict=True):
         torch.testing.assert_close(part, one / one.norm(dim=1, keepdim=True))
-    torch.testing.assert_close(Model(method).embed_with_features(images)[1], seen)
+    torch.testing.assert_close(Model(method).describe(images).features, seen)
     plain = members[0]
     assert plain.novelty_features(both[1]) is both[1]
 

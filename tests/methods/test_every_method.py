@@ -164,6 +164,26 @@ def test_embedding_features_is_embedding_images(name: str, trained: Train, image
 
 
 @every_method
+def test_describing_is_embedding_with_features_and_leaves_the_mode(
+    name: str, trained: Train, images: torch.Tensor
+) -> None:
+    method = trained(name).run.load_method().train()
+    described = method.describe(images)
+    assert method.training
+    assert torch.is_grad_enabled()
+    assert not described.features.requires_grad
+    features = method.observe(images)
+    assert torch.equal(described.features, method.novelty_features(features))
+    assert_equal(described.embedding, method.embed(images))
+    from_features = method.describe_features(features)
+    assert_equal(from_features.embedding, described.embedding)
+    assert torch.equal(from_features.features, described.features)
+    method.eval()
+    assert_equal(method.describe(images).embedding, described.embedding)
+    assert not method.training
+
+
+@every_method
 def test_directions_are_unit_and_uncertainty_is_positive(
     name: str, trained: Train, images: torch.Tensor
 ) -> None:

@@ -230,12 +230,12 @@ FULL_DISK = """
 import resource, signal, sys
 from doubtless.methods.configuration import load_config
 from doubtless.training import train_run
-from doubtless.errors import RunError
+from doubtless.errors import FileError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 try:
     train_run(load_config(sys.argv[1]), sys.argv[3], resume=True, quiet=True)
-except RunError as error:
+except FileError as error:
     print(error)
     sys.exit(7)
 """

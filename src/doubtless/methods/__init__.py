@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from doubtless.errors import InputError, nearest
-from doubtless.methods.base import METHODS, DataSpec, Losses, Method, Subset
+from doubtless.methods.base import METHODS, DataSpec, Described, Losses, Method, Subset
 
 
 def method_class(name: str) -> type[Method]:
@@ -24,4 +24,4 @@ def all_methods() -> dict[str, type[Method]]:
     return dict(sorted(METHODS.items()))
 
 
-__all__ = ["Method", "Losses", "DataSpec", "Subset", "method_class", "all_methods"]
+__all__ = ["Method", "Losses", "DataSpec", "Described", "Subset", "method_class", "all_methods"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -27,6 +28,34 @@ class Losses(NamedTuple):
 
     total: Tensor
     parts: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Described:
+    """Images as a method sees them, in one pass: their embedding, and what says whether they are new.
+
+    >>> import torch
+    >>> both = Described(Embedding.point(torch.eye(3)), torch.zeros(3, 5))
+    >>> len(Described.cat([both, both])), both.to("cpu").features.shape
+    (6, torch.Size([3, 5]))
+    """
+
+    embedding: Embedding
+    features: Tensor  # (n, W), of `Method.novelty_features`
+
+    @staticmethod
+    def cat(several: Sequence[Described]) -> Described:
+        """One after the other, in this order."""
+        return Described(
+            Embedding.cat([one.embedding for one in several]), torch.cat([one.features for one in several])
+        )
+
+    def to(self, device: torch.device | str) -> Described:
+        """The same on a device."""
+        return Described(self.embedding.to(device), self.features.to(device))
+
+    def __len__(self) -> int:
+        return len(self.embedding)
 
 
 @dataclass(frozen=True)
@@ -150,15 +179,40 @@ class Method(nn.Module):
         """Features (n, F) of a batch's inputs, whichever kind they are."""
         return inputs if self.batch_kind == "features" else self.encode(inputs)
 
-    @torch.no_grad()
-    def embed(self, images: Tensor) -> Embedding:
-        """Images (n, C, H, W), uint8 or floats in [0, 1], to an `Embedding` of n items. Evaluation mode."""
+    @contextmanager
+    def evaluated(self) -> Iterator[None]:
+        """Within it: evaluation mode, and no gradients. After it: the mode that was before."""
         training = self.training
         self.eval()
         try:
-            return self.embed_features(self.encode(images.to(self.device)).float())
+            with torch.no_grad():
+                yield
         finally:
-            self.train(training)
+            if training:
+                self.train()
+
+    def observe(self, images: Tensor) -> Tensor:
+        """Images (n, C, H, W), uint8 or floats in [0, 1], to features (n, F) in 32 bits. Evaluation mode."""
+        with self.evaluated():
+            return self._observed(images)
+
+    def embed(self, images: Tensor) -> Embedding:
+        """Images (n, C, H, W), uint8 or floats in [0, 1], to an `Embedding` of n items. Evaluation mode."""
+        with self.evaluated():
+            return self.embed_features(self._observed(images))
+
+    def describe(self, images: Tensor) -> Described:
+        """The same, and the features (n, W) that novelty looks at, in one pass."""
+        with self.evaluated():
+            return self.describe_features(self._observed(images))
+
+    def describe_features(self, features: Tensor) -> Described:
+        """What `describe` gives, from features (n, F) that `observe` gave before."""
+        with self.evaluated():
+            return Described(self.embed_features(features), self.novelty_features(features))
+
+    def _observed(self, images: Tensor) -> Tensor:
+        return self.encode(images.to(self.device)).float()
 
     def start(self, train: Subset) -> None:
         """Before training: a head on pretrained features starts half-whitened where asked."""

@@ -163,19 +163,13 @@ class Dvml(Deterministic):
         parts = self.parts(features)
         return Embedding.gaussian(parts.center, parts.log_variance.exp())
 
-    @torch.no_grad()
     def synthesise(self, images: Tensor, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """n discriminative samples z_I + z_V of every image, (n, batch, D), not normalised. Evaluation mode.
 
         images (batch, C, H, W), uint8 or floats in [0, 1].
         """
-        training = self.training
-        self.eval()
-        try:
-            parts = self.parts(self.encode(images.to(self.device)).float())
-            return self._synthesised(parts, n, generator=generator)
-        finally:
-            self.train(training)
+        with self.evaluated():
+            return self._synthesised(self.parts(self.observe(images)), n, generator=generator)
 
     def finish(self, train: Subset, validation: Subset) -> None:
         self._look_for_collapse()

@@ -104,7 +104,7 @@ class Ensemble(Method):
         """Images (n, C, H, W) to the members' unit embeddings, not yet aligned, and the first member's features."""
         first, *others = self.members()
         with torch.no_grad():
-            features = first.encode(images.to(self.device)).float()
+            features = first.observe(images)
             embeddings = [first.embed_features(features)] + [
                 one.embed_features(features) if self._one_encoder else one.embed(images) for one in others
             ]

@@ -13,7 +13,7 @@ from doubtless.data import ImageSet, Preparation, Progress, Source, Split, in_or
 from doubtless.data.loading import cached_features
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.methods import DataSpec, Method, Subset
+from doubtless.methods import DataSpec, Described, Method, Subset
 
 EMBED_BATCH = 256
 
@@ -86,13 +86,21 @@ def native_size(source: Source) -> int:
     return height
 
 
-@torch.no_grad()
 def embed_images(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Embedding:
     """The embedding of a whole image set, on the method's device, batch by batch."""
+    return Embedding.cat([some.embedding for some in described_batches(method, images, progress=progress)])
+
+
+def described_batches(
+    method: Method, images: ImageSet, *, progress: Progress | None = None
+) -> Iterator[Described]:
+    """Embedding and features of a whole image set, on the method's device, a batch at a time."""
     if method.batch_kind == "features":  # a frozen encoder: its features are kept from run to run
-        features = features_of(method, images, progress=progress)
-        return Embedding.cat([method.embed_features(part) for part in features.split(EMBED_BATCH)])
-    return Embedding.cat([method.embed(batch) for batch in image_batches(images, "embedding", progress)])
+        for features in features_of(method, images, progress=progress).split(EMBED_BATCH):
+            yield method.describe_features(features)
+        return
+    for batch in image_batches(images, "embedding", progress):
+        yield method.describe(batch)
 
 
 def subset_of(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Subset:
@@ -123,14 +131,13 @@ def _feature_batches(method: Method, images: ImageSet, progress: Progress | None
     still = ImageSet(images.source, images.index, images.preparation.without_augmentation())
     try:
         for batch in image_batches(still, "features", progress):
-            with torch.no_grad():  # not around the yield: its reader would be without gradients too
-                features = method.encode(batch.to(method.device)).float()
-            yield features
+            yield method.observe(batch)
     finally:
         method.train(training)
 
 
 def image_batches(images: ImageSet, text: str, progress: Progress | None) -> Iterator[Tensor]:
+    """Prepared images (n, C, H, W) of a set, a batch at a time, with `text` at the progress bar."""
     held = images.in_memory(progress)
     batches = (batch.inputs for batch in in_order(images, batch_size=EMBED_BATCH, held=held))
     total = -(-len(images) // EMBED_BATCH)

@@ -1,7 +1,8 @@
 """The combined doubt of a run: fitted on its validation part, asked about what the run is measured on.
 
-No test label and no stranger takes part in the fit. In a closed set novelty is against the training part; else
-against what the gallery holds, whose items then also say what is usual there, each among the others, unlabelled.
+No test label and no out-of-distribution image takes part in the fit. In a closed set novelty is against the
+training part; else against what the gallery holds, whose items then also say what is usual there, each among the
+others, unlabelled.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ from doubtless.data import ImageSet, Progress
 from doubtless.doubt.doubt import Doubt
 from doubtless.doubt.novelty import Novelty, projection
 from doubtless.doubt.queries import hits_with_truth
-from doubtless.embedding import Embedding
-from doubtless.methods import Method
-from doubtless.runs.data import EMBED_BATCH, features_of, image_batches
+from doubtless.methods import Described, Method
+from doubtless.runs.data import described_batches
 from doubtless.search import Positions
 from doubtless.search.scores import ScoreName
 
@@ -28,11 +28,9 @@ FEWEST = 20  # known queries below which nothing is fitted
 
 
 @dataclass(frozen=True)
-class Described:
-    """Images as embedding and features before the head (n, W), narrowed; what says which of them are right."""
+class Labelled(Described):
+    """Images as embedding and narrowed features (n, W), and what says which of them are right."""
 
-    embedding: Embedding
-    features: Tensor
     truth: Tensor | Positions
 
 
@@ -43,36 +41,30 @@ class Reader:
         self.method, self.progress = method, progress
         self._narrow: Tensor | None = None
 
-    @torch.no_grad()
-    def __call__(self, images: ImageSet, truth: Tensor | Positions) -> Described:
-        embedded, narrowed = [], []
-        for features in self._features(images):
-            embedded.append(self.method.embed_features(features))
-            narrowed.append(self._narrowed(self.method.novelty_features(features)))
-        return Described(Embedding.cat(embedded), torch.cat(narrowed), truth)
+    def __call__(self, images: ImageSet, truth: Tensor | Positions) -> Labelled:
+        """The images of a set, and what says which of them are right."""
+        whole = Described.cat(
+            [
+                Described(some.embedding, self.narrowed(some.features))
+                for some in described_batches(self.method, images, progress=self.progress)
+            ]
+        )
+        return Labelled(whole.embedding, whole.features, truth)
 
-    def _features(self, images: ImageSet) -> Any:
-        method = self.method.eval()
-        if method.batch_kind == "features":  # a frozen encoder: its features are kept from run to run
-            yield from features_of(method, images, progress=self.progress).split(EMBED_BATCH)
-            return
-        for batch in image_batches(images, "embedding", self.progress):
-            yield method.encode(batch.to(method.device)).float()
-
-    def _narrowed(self, features: Tensor) -> Tensor:
-        """The same projection for every image of the run: distances of wide features are kept as they are seen."""
+    def narrowed(self, features: Tensor) -> Tensor:
+        """Features (n, W) in few dimensions, by one projection for all images: distances stay as they are seen."""
         if self._narrow is None:
             generator = torch.Generator().manual_seed(0)
-            found = projection(features.shape[1], generator=generator)
-            self._narrow = torch.empty(0) if found is None else found.to(features.device).float()
+            matrix = projection(features.shape[1], generator=generator)
+            self._narrow = torch.empty(0) if matrix is None else matrix.to(features.device).float()
         return features @ self._narrow if len(self._narrow) else features
 
 
 def fit_run_doubt(
-    validation: Described,
-    searched: Described,
+    validation: Labelled,
+    searched: Labelled,
     *,
-    train: Described | None,
+    train: Labelled | None,
     score: ScoreName,
     mirrored: bool = False,
 ) -> Doubt | None:
@@ -108,7 +100,7 @@ def fit_run_doubt(
 
 
 def doubts_of(
-    doubt: Doubt, queries: Described, searched: Described, *, score: ScoreName, closed: bool
+    doubt: Doubt, queries: Labelled, searched: Labelled, *, score: ScoreName, closed: bool
 ) -> dict[str, Tensor]:
     """The rows of an evaluation: the combined doubt, and the two sources nobody else measures."""
     alone = queries is searched

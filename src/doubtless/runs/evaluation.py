@@ -25,7 +25,7 @@ from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, eva
 from doubtless.methods import Method
 from doubtless.progress import spinner
 from doubtless.runs.data import open_run_data, whole_source
-from doubtless.runs.doubt import Described, Reader, describe_doubt, doubts_of, fit_run_doubt
+from doubtless.runs.doubt import Labelled, Reader, describe_doubt, doubts_of, fit_run_doubt
 from doubtless.runs.model import best_device
 from doubtless.runs.run import Run
 from doubtless.search import Positions
@@ -103,7 +103,7 @@ class RunEvaluation:
             self.write_report(found, queries.embedding, gallery=searched, ood=embedded)
         return found
 
-    def _fit_doubt(self, read: Reader, searched: Described) -> Doubt | None:
+    def _fit_doubt(self, read: Reader, searched: Labelled) -> Doubt | None:
         """From the run's validation part; None where the run's own data are not at hand, or too few."""
         own = self.own
         if own is None:
@@ -128,7 +128,7 @@ class RunEvaluation:
             )
 
     def _doubts(
-        self, doubt: Doubt, queries: Described, searched: Described, strangers: Mapping[str, Described]
+        self, doubt: Doubt, queries: Labelled, searched: Labelled, strangers: Mapping[str, Labelled]
     ) -> dict[str, dict[str, Tensor]]:
         """Rows of the queries and of every OOD set, by name."""
         asked = {QUERIES: queries, **strangers}

@@ -9,17 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from doubtless.data import ImageSet, Preparation, Progress, decode_image, image_tensor
+from doubtless.data import ImageLike, ImageSet, Preparation, Progress, pixels_of
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.methods import Method
+from doubtless.methods import Described, Method
 from doubtless.runs.data import EMBED_BATCH, embed_images
 from doubtless.runs.run import Run
-
-ImageLike = str | Path | Image.Image | Tensor
 
 
 class Model:
@@ -41,30 +38,28 @@ class Model:
         """Embeds files, Pillow images, tensors (C, H, W) or a batch of them (n, C, H, W), bytes or [0, 1]."""
         if isinstance(images, ImageSet):
             return embed_images(self.method, images, progress=progress)
-        if len(images) == 0:
-            raise InputError("there is no image to embed.")
         return Embedding.cat([self.method.embed(batch) for batch in self._batches(images, progress)])
 
-    @torch.no_grad()
-    def embed_with_features(
+    def describe(
         self, images: Tensor | Sequence[ImageLike], *, progress: Progress | None = None
-    ) -> tuple[Embedding, Tensor]:
-        """The same, and the features (n, F) before the head: what novelty is measured by, on the CPU both."""
-        method = self.method.eval()
-        if len(images) == 0:
-            raise InputError("there is no image to embed.")
-        embedded, kept = [], []
-        for batch in self._batches(images, progress):
-            features = method.encode(batch.to(method.device)).float()
-            embedded.append(method.embed_features(features))
-            kept.append(method.novelty_features(features))
-        return Embedding.cat(embedded).to("cpu"), torch.cat(kept).cpu()
+    ) -> Described:
+        """The same, and the features (n, W) that novelty is measured by, on the CPU both."""
+        batches = self._batches(images, progress)
+        return Described.cat([self.method.describe(batch).to("cpu") for batch in batches])
+
+    @property
+    def place(self) -> str | None:
+        """What names it so that `open_model` finds it again: its run's folder; None where it belongs to none."""
+        return None if self.method.folder is None else str(self.method.folder.absolute())
 
     def to(self, device: torch.device | str) -> Model:
+        """Puts the model on a device."""
         self.method.to(device)
         return self
 
     def _batches(self, images: Tensor | Sequence[ImageLike], progress: Progress | None) -> Iterator[Tensor]:
+        if len(images) == 0:
+            raise InputError("There is no image to embed.")
         starts: Any = range(0, len(images), EMBED_BATCH)
         if progress is not None:
             starts = progress(starts, "embedding", -(-len(images) // EMBED_BATCH))
@@ -79,19 +74,12 @@ def load(path: str | Path) -> Model:
     return Model(method, label_names=method.spec.label_names)
 
 
-def pixels_of(image: ImageLike) -> Tensor:
-    """One image of any kind as uint8 (C, H, W)."""
-    if isinstance(image, str | Path):
-        return decode_image(image)
-    if isinstance(image, Image.Image):
-        return image_tensor(image)
-    if image.dim() != 3:
-        raise InputError(f"an image must have shape (C, H, W), got {tuple(image.shape)}.")
-    if not image.is_floating_point():
-        return image
-    if not bool(torch.isfinite(image).all()) or float(image.min()) < 0 or float(image.max()) > 1:
-        raise InputError("an image of floats must lie in [0, 1], without NaN.")
-    return (image * 255).round().to(torch.uint8)
+def open_model(what: Model | str | Path) -> Model:
+    """A model wherever it is, a run's by its folder, on the device its configuration allows."""
+    if isinstance(what, Model):
+        return what
+    model = load(what)
+    return model.to(best_device(model.method.config.training.accelerator))
 
 
 NOT_RESULTS = ("data", "training", "evaluation", "base")

@@ -15,7 +15,7 @@ from safetensors.torch import save as save_safetensors
 from doubtless import __version__
 from doubtless.config import Config
 from doubtless.data import Split
-from doubtless.errors import InputError, RunError
+from doubtless.errors import FileError, InputError, RunError
 from doubtless.files import read_json, write_bytes, write_json, write_text
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import load_config
@@ -105,7 +105,7 @@ class Run:
         """The trained method, on the CPU, in evaluation mode."""
         if not self.is_finished:
             raise RunError(f"{self.path} has no finished model; continue it with `doubtless train --resume`.")
-        about = read_json(self.path / "model.json")
+        about = self._about()
         if about.get("schema", 0) > SCHEMA:
             raise RunError(
                 f"{self.path}/model.json has schema {about['schema']}, this doubtless {__version__} reads up to "
@@ -119,6 +119,12 @@ class Run:
         self.adopt(method)
         self._load_state(method)
         return method.eval()
+
+    def _about(self) -> dict[str, Any]:
+        try:
+            return read_json(self.path / "model.json")
+        except FileError as error:
+            raise RunError(f"{error} Or train the run again.") from error
 
     def adopt(self, method: Method) -> None:
         """Tells a method where its run is, and how the runs it is made of are opened."""

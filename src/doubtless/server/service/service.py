@@ -1,4 +1,4 @@
-"""`Service`: an index, its model and its calibration, ready for many askers at once. API and page both use it.
+"""`Service`: a gallery, ready for many askers at once. API and page both use it.
 
 Everything may be called from any thread. Images and embeddings of all callers go through one `Batcher`; uploads are
 decoded by a `Decoder` within limits.
@@ -6,37 +6,26 @@ decoded by a `Decoder` within limits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from doubtless import __version__
-from doubtless.calibration.pairs import ATTACHMENT as PAIRS
-from doubtless.calibration.pairs import Comparison, PairCalibrator, compare
-from doubtless.calibration.risk import RiskControl
-from doubtless.doubt.doubt import Doubt
+from doubtless.calibration.pairs import Comparison
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answer import Answer
-from doubtless.gallery.answerer import Answerer, Answering
-from doubtless.gallery.model import model_of
-from doubtless.index.base import Index, open_index
-from doubtless.index.forms import fitting
+from doubtless.gallery import Answer, Gallery
+from doubtless.runs.model import Model
 from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
-
-if TYPE_CHECKING:
-    from doubtless.runs.model import Model
-
 
 ImageLike = bytes | Image.Image | Tensor
 """An image: the bytes of a file, a Pillow image, or a tensor (C, H, W), uint8 or floats in [0, 1]."""
@@ -52,28 +41,22 @@ class Service:
 
     def __init__(
         self,
-        index: Index,
+        gallery: Gallery,
         *,
-        model: Model | None = None,
         read_only: bool = False,
         limits: Limits | None = None,
         batching: Batching | None = None,
         image_root: Path | None = None,
     ) -> None:
         """`image_root`: if given, only images below this folder are shown, and those kept in the index itself."""
-        self.index, self.model, self.read_only = index, model, read_only
+        self.gallery, self.read_only = gallery, read_only
+        self.model: Model | None = gallery.find_model()
         self.limits = limits or Limits()
-        self.items = Items(index, read_only=read_only, largest=self.limits.upload, image_root=image_root)
-        self.answerer = Answerer(index)
-        pairs, control = index.attached(PAIRS), self.answerer.parts.risk
-        self.pairs = None if pairs is None else PairCalibrator.from_state(*pairs)
-        self.drift = None if control is None else Drift(_tested(control).numpy())
-        self.engine = Engine(
-            self.answerer,
-            None if model is None else model.method,
-            with_features=self._doubts_features(),
-            drift=self.drift,
-        )
+        self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
+        doubts = gallery.judge.tested_doubts()
+        self.drift = None if doubts is None else Drift(doubts.numpy())
+        self.engine = Engine(gallery, drift=self.drift)
+        model = self.model
         self.decoder = None if model is None else Decoder(model.preparation, self.limits)
         self.batcher: Batcher[Query, Reply] = Batcher(
             self.engine.answer, batching, coming=lambda: 0 if self.decoder is None else self.decoder.pending
@@ -84,7 +67,7 @@ class Service:
     @classmethod
     def open(
         cls,
-        index: str | Path,
+        place: str | Path,
         *,
         model: str | Path | None = None,
         read_only: bool = False,
@@ -92,22 +75,21 @@ class Service:
         batching: Batching | None = None,
         image_root: str | Path | None = None,
     ) -> Service:
-        """Opens an index and the model of the run `model`, by default of the run that the index remembers.
+        """Opens a gallery and the model of the run `model`, by default of the run that it remembers.
 
-        An index of vectors that remembers none is served without: it can be asked with embeddings only.
+        A gallery of vectors that remembers none is served without: it can be asked with embeddings only.
         """
-        opened = open_index(index, writable=not read_only)
+        gallery = Gallery.open(place, model=model, writable=not read_only)
         try:
             return cls(
-                opened,
-                model=model_of(opened, None if model is None else Path(model)),
+                gallery,
                 read_only=read_only,
                 limits=limits,
                 batching=batching,
                 image_root=None if image_root is None else Path(image_root),
             )
         except BaseException:
-            opened.close()
+            gallery.close()
             raise
 
     # -- asking --------------------------------------------------------------------------------------
@@ -127,21 +109,6 @@ class Service:
         futures = [self.submit(Query(pixels=pixels, question=question)) for pixels in prepared]
         return [answer_of(future.result()) for future in futures]
 
-    def answer_embedding(
-        self,
-        embedding: Embedding,
-        k: int = 10,
-        *,
-        where: Mapping[str, Any] | None = None,
-        confidence: float = 0.9,
-        watched: bool = True,
-    ) -> list[Answer]:
-        """An answer to every item of an embedding."""
-        question = self.question(k, where=where, confidence=confidence, watched=watched)
-        fitted = self.fitted(embedding)
-        futures = [self.submit(Query(embedding=fitted[row], question=question)) for row in range(len(fitted))]
-        return [answer_of(future.result()) for future in futures]
-
     def embed(self, images: Sequence[ImageLike]) -> Embedding:
         """What the model makes of images, on the CPU."""
         if not images:
@@ -155,10 +122,9 @@ class Service:
     ) -> Comparison:
         """Do two images, or embeddings of one item each, show the same? `prior`: how likely that is beforehand."""
         one, other = (
-            self.fitted(image if isinstance(image, Embedding) else self.embed([image]))
-            for image in (first, second)
+            image if isinstance(image, Embedding) else self.embed([image]) for image in (first, second)
         )
-        return compare(one, other, self.pairs, prior=prior)
+        return self.gallery.compare(one, other, prior=prior)
 
     # -- asking without waiting in a thread: the API --------------------------------------------------
 
@@ -185,13 +151,8 @@ class Service:
         return Question(k, where, confidence, watched)
 
     def fitted(self, embedding: Embedding) -> Embedding:
-        """As the index takes it; refused where it is of another kind, or points nowhere."""
-        fitted = fitting(embedding, self.index.settings)
-        if not bool(
-            ((fitted.direction.norm(dim=1) - 1).abs() < 1e-3).all()
-        ):  # zero, or too large to be squared
-            raise InputError("an embedding has a location without a direction: it is zero, or far too large.")
-        return fitted
+        """As the gallery takes it; refused where it is of another kind, or points nowhere."""
+        return self.gallery.fitted(embedding)
 
     # -- items ---------------------------------------------------------------------------------------
 
@@ -224,19 +185,14 @@ class Service:
 
     def info(self) -> dict[str, Any]:
         """What is served: plain values, no paths."""
-        index, parts, batcher = self.index, self.answerer.parts, self.batcher
+        status, batcher = self.gallery.status(), self.batcher
+        del status["calibration"]  # what is promised says enough
+        model = None if self.model is None else _model(self.model, status["model"])
         return {
+            **status,
             "version": __version__,
-            "items": len(index),
-            "labels": len(index.label_names),
-            "family": index.family,
-            "dim": index.dim,
-            "score": index.settings.score,
-            "model": None if self.model is None else _model(self.model, index.model),
+            "model": model,
             "read_only": self.read_only,
-            "calibrated": parts.calibrator is not None,
-            "promise": _promise(parts),
-            "pairs_calibrated": self.pairs is not None,
             "drift": None if self.drift is None else asdict(self.drift.state),
             "limits": asdict(self.limits),
             "batching": asdict(batcher.settings) | {"batches": batcher.batches, "queries": batcher.items},
@@ -248,7 +204,7 @@ class Service:
             self.decoder.close()
         self.batcher.close()
         with self.items.writing:
-            self.index.close()
+            self.gallery.close()
 
     def __enter__(self) -> Service:
         return self
@@ -265,7 +221,7 @@ class Service:
 
     def _prepared(self, image: ImageLike) -> Tensor:
         """(C, H, W) as the model takes it."""
-        from doubtless.runs.model import pixels_of
+        from doubtless.data import pixels_of
 
         decoder = self._needed_decoder()
         if isinstance(image, bytes):
@@ -274,11 +230,6 @@ class Service:
         pixels = pixels_of(image)
         refuse_shape(pixels.shape[2], pixels.shape[1], self.limits)
         return self.model.preparation(pixels)
-
-    def _doubts_features(self) -> bool:
-        """Whether the doubt was fitted with features before the head, rather than with directions."""
-        doubt = self.answerer.doubt
-        return isinstance(doubt, Doubt) and doubt.wants_features
 
 
 def answer_of(reply: Reply) -> Answer:
@@ -293,28 +244,6 @@ def _warm_up(model: Model) -> None:
     model.embed(torch.zeros(1, 3, size, 2 * size, dtype=torch.uint8))
 
 
-def _tested(control: RiskControl) -> Tensor:
-    """Doubts of the calibration queries that nothing was fitted on or chosen by."""
-    doubt, _, pilot = control.evidence
-    return doubt[~pilot]
-
-
 def _model(model: Model, fingerprint: str | None) -> dict[str, Any]:
     spec, method = model.method.spec, model.method.name
     return {"method": method, "fingerprint": fingerprint, "channels": spec.channels, "size": spec.size}
-
-
-def _promise(parts: Answering) -> dict[str, Any] | None:
-    control = parts.risk
-    if control is None:
-        return None
-    return {
-        "sentence": control.sentence(),
-        "target_error": control.target_error,
-        "confidence": control.confidence,
-        "met": control.met,
-        "threshold": control.threshold if math.isfinite(control.threshold) else None,
-        "coverage": control.coverage,
-        "queries": control.queries,
-        "false_alarm": None if parts.presence is None else parts.presence.false_alarm,
-    }
