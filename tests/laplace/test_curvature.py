@@ -272,7 +272,7 @@ def test_memory_stays_below_the_stated_bound(
         ({"margin": -1.0}, "margin must not be negative"),
         ({"negative_weight": 2.0}, "between 0 and 1"),
         ({"pair_weights": torch.ones(3, 3)}, r"must have shape \(7, 7\)"),
-        ({"labels": torch.arange(3)}, r"labels must have shape \(7,\), one an image, got \(3,\)"),
+        ({"labels": torch.arange(3)}, r"Labels must have shape \(7,\), one per image, got \(3,\)"),
         ({"labels": None}, "give labels or pair_weights"),
         ({"weight": torch.ones(4, 9, dtype=torch.float64)}, r"\(7, 5\) and \(4, 9\)"),
         ({"bias": torch.ones(9)}, r"bias must have shape \(4,\)"),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from doubtless.errors import InputError
 from doubtless.laplace import (
+    CurvatureOptions,
     Head,
     class_balanced_batches,
     contrastive_ggn,
@@ -39,7 +40,7 @@ def test_one_batch_is_the_curvature_of_all_pairs(geometry: str, approximation: s
     features, labels = clusters()
     head = a_head()
     settings = {"margin": 1.0, "geometry": geometry, "approximation": approximation, "negative_weight": 0.4}
-    posterior = fit(features, labels, head, batch_size=1000, **settings)
+    posterior = fit(features, labels, head, options=CurvatureOptions(**settings, batch_size=1000))
     of_weight, of_bias = contrastive_ggn(features, head.weight, head.bias, labels, **settings)
     torch.testing.assert_close(posterior.weight_curvature, of_weight.clamp_min(0), rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(posterior.bias_curvature, of_bias.clamp_min(0), rtol=1e-10, atol=1e-14)
@@ -54,10 +55,8 @@ def test_small_batches_agree_with_large_ones() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def curvature(batch_size: int) -> Tensor:
-        posterior = fit(
-            features, labels, a_head(), margin=1.0, geometry="euclidean", batch_size=batch_size, generator=generator
-        )  # fmt: skip
-        return posterior.weight_curvature
+        options = CurvatureOptions(margin=1.0, geometry="euclidean", batch_size=batch_size)
+        return fit(features, labels, a_head(), options=options, generator=generator).weight_curvature
 
     whole = curvature(3000)
     small = torch.stack([curvature(60) for _ in range(10)])
@@ -79,9 +78,8 @@ def test_clamped_once_at_the_end() -> None:
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    posterior = fit(
-        features, labels, head, batch_size=24, generator=torch.Generator().manual_seed(0), **settings
-    )
+    options = CurvatureOptions(**settings, batch_size=24)
+    posterior = fit(features, labels, head, options=options, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(posterior.weight_curvature, total.average()[0].clamp_min(0))
 
 
@@ -123,7 +121,7 @@ def test_without_a_head() -> None:
 def test_far_away_images_are_less_sure_with_a_half_whitened_head() -> None:
     """The whole chain: a posterior without training knows an image unlike any it has seen."""
     features, labels = clusters(n=600, width=20)
-    posterior = fit(features, labels, dim=8, scale=1e3)
+    posterior = fit(features, labels, dim=8).with_scale(1e3)
     generator = torch.Generator().manual_seed(5)
     strange = features.mean(0) + 2 * torch.randn(100, 20, generator=generator, dtype=torch.float64)
     usual = posterior.predict(features).uncertainty
@@ -149,4 +147,10 @@ def test_wrong_input_gets_a_sentence() -> None:
     with pytest.raises(InputError, match="vary in fewer than 8 directions"):
         half_whitened(features[:, :1].expand(-1, 8), 8)
     with pytest.raises(InputError, match="batch_size 1"):
-        fit(features, labels, batch_size=1)
+        fit(features, labels, options=CurvatureOptions(batch_size=1))
+    with pytest.raises(InputError, match="no geometry 'arcos'"):
+        CurvatureOptions(geometry="arcos")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"between 0 and 1, got 1\.5"):
+        CurvatureOptions(negative_weight=1.5)
+    with pytest.raises(InputError, match="not be negative, got -1"):
+        CurvatureOptions(margin=-1)

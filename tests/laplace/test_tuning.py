@@ -13,6 +13,7 @@ from torch.nn.functional import normalize
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.laplace import (
+    CurvatureOptions,
     DiagonalPosterior,
     default_scales,
     error_auroc,
@@ -40,7 +41,11 @@ def noisy_clusters(n: int = 90, width: int = 10) -> tuple[Tensor, Tensor]:
 @pytest.fixture(scope="module")
 def problem() -> tuple[DiagonalPosterior, Tensor, Tensor]:
     features, labels = noisy_clusters()
-    return fit(features[:45], labels[:45], dim=6, margin=1.0), features[45:], labels[45:]
+    return (
+        fit(features[:45], labels[:45], dim=6, options=CurvatureOptions(margin=1.0)),
+        features[45:],
+        labels[45:],
+    )
 
 
 def nearest_others(direction: Tensor) -> list[int]:

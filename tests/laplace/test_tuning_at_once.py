@@ -14,6 +14,7 @@ from doubtless import metrics
 from doubtless.embedding import Embedding
 from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
 from doubtless.laplace import (
+    CurvatureOptions,
     DiagonalPosterior,
     criteria,
     default_scales,
@@ -39,7 +40,8 @@ def a_problem(n: int, dtype: torch.dtype = torch.float64) -> Problem:
     centres = torch.randn(7, 12, generator=generator, dtype=dtype)
     features = centres[labels] + 0.8 * torch.randn(n, 12, generator=generator, dtype=dtype)
     half = n // 2
-    return fit(features[:half], labels[:half], dim=5, margin=1.0), features[half:], labels[half:]
+    posterior = fit(features[:half], labels[:half], dim=5, options=CurvatureOptions(margin=1.0))
+    return posterior, features[half:], labels[half:]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -314,7 +314,6 @@ def test_refitted_curvature_is_that_of_all_training_images(config, run: Run, tmp
         features_of(method, data.train),
         data.train.labels,
         method.head,
-        margin=0.7,
         generator=torch.Generator().manual_seed(again.config.seed),
     )
     torch.testing.assert_close(method.laplace.curvature.weight, expected.weight_curvature)

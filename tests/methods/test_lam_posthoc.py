@@ -52,7 +52,7 @@ def test_posterior_is_the_fit_around_the_head(run: Run) -> None:
         features_of(method, data.train),
         data.train.labels,
         method.head,
-        **curvature_options(run.config),
+        options=curvature_options(run.config),
         generator=torch.Generator().manual_seed(run.config.seed),
     )
     found = method.laplace.posterior(method.head)
@@ -162,19 +162,17 @@ def test_untrained_half_whitened_head_and_given_scale(tiny_config, tmp_path: Pat
 
 def test_any_loss_may_train_it(tiny_config) -> None:
     triplet = make_config(posthoc(tiny_config, loss={"name": "triplet", "margin": 0.2}))
-    assert curvature_options(triplet)["margin"] == 0.7  # 0.2 is no distance
+    assert curvature_options(triplet).margin == 0.7  # 0.2 is no distance
     contrastive = make_config(posthoc(tiny_config, loss={"margin": 0.9, "negative_weight": 0.3}))
-    assert curvature_options(contrastive)["margin"] == 0.9
-    assert curvature_options(contrastive)["negative_weight"] == 0.3
+    assert curvature_options(contrastive).margin == 0.9
+    assert curvature_options(contrastive).negative_weight == 0.3
     repelling = posthoc(tiny_config, loss={"negative_weight": 0.85})
-    assert (
-        curvature_options(make_config(repelling))["negative_weight"] == 0.5
-    )  # or most of it would be cut off
+    assert curvature_options(make_config(repelling)).negative_weight == 0.5  # or most of it would be cut off
     repelling["laplace"] = {**repelling.get("laplace", {}), "negative_weight": 0.85}
-    assert curvature_options(make_config(repelling))["negative_weight"] == 0.85  # as asked
+    assert curvature_options(make_config(repelling)).negative_weight == 0.85  # as asked
     given = make_config(posthoc(tiny_config, laplace={"margin": 1.1, "negative_weight": 0.0}))
-    assert curvature_options(given)["margin"] == 1.1
-    assert curvature_options(given)["negative_weight"] == 0.0
+    assert curvature_options(given).margin == 1.1
+    assert curvature_options(given).negative_weight == 0.0
 
 
 @pytest.mark.parametrize(

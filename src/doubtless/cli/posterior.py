@@ -64,6 +64,7 @@ def posterior(
 
 def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bool) -> None:
     """A run of its own that starts from another one's weights."""
+    from doubtless.cli.command import recorded_command
     from doubtless.cli.tables import print_evaluation, print_json
     from doubtless.files import read_json
     from doubtless.progress import bar
@@ -75,7 +76,7 @@ def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bo
     base.load_method()  # an unfinished or damaged one is a sentence before a new folder is made
     made = train_run(_config_of_run(base, overrides), out, quiet=True, progress=bar)
     record = read_json(made.path / "model.json")["record"]
-    found = RunEvaluation(made, progress=bar).measure() if evaluate else None
+    found = RunEvaluation(made, progress=bar).measure(command=recorded_command()) if evaluate else None
     if json:
         print_json({"run": str(made.path), "record": record, **(found.to_json() if found else {})})
         return
@@ -147,7 +148,7 @@ def _fit(
     from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_options
 
     generator = torch.Generator().manual_seed(config.seed)
-    found = fit(*train, start, dim=dim, **curvature_options(config), generator=generator)
+    found = fit(*train, start, dim=dim, options=curvature_options(config), generator=generator)
     width, embedding_dim = found.weight.T.shape
     layer = torch.nn.Linear(width, embedding_dim, bias=found.bias is not None)
     layer.load_state_dict({"weight": found.weight} | ({} if found.bias is None else {"bias": found.bias}))

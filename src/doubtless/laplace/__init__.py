@@ -7,7 +7,7 @@ from doubtless.laplace.curvature import (
     contrastive_ggn_sums,
     pair_weight_matrix,
 )
-from doubtless.laplace.fit import Head, class_balanced_batches, fit, half_whitened
+from doubtless.laplace.fit import CurvatureOptions, Head, class_balanced_batches, fit, half_whitened
 from doubtless.laplace.online import OnlineCurvature
 from doubtless.laplace.posterior import DiagonalPosterior
 from doubtless.laplace.step import ContrastiveStep, contrastive_step
@@ -19,6 +19,7 @@ __all__ = [
     "CurvatureSums",
     "pair_weight_matrix",
     "fit",
+    "CurvatureOptions",
     "Head",
     "half_whitened",
     "class_balanced_batches",

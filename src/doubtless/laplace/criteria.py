@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.metrics.calibration import BINS, consensus_sums
 from doubtless.metrics.ranking import Ranking, area_under_roc
 
-if TYPE_CHECKING:
-    from doubtless.embedding import Embedding
-
-Criterion = Callable[["Embedding", Tensor], float]
+Criterion = Callable[[Embedding, Tensor], float]
 Draw = Callable[[Tensor], Iterable[Tensor]]
 """Rows (r,) to draws (draws, r, D) of them, for one point of a grid after the other."""
 
@@ -84,8 +82,8 @@ def negative_consensus_ece(
     def draw(rows: Tensor) -> Iterator[Tensor]:
         yield embedding[rows].sample(draws, generator=generator)
 
-    directions, asked = embedding.direction.unsqueeze(0), _all(labels)
-    return -float(_consensus_ece(directions, labels, asked, draw, doublings, draws=draws, bins=bins))
+    directions, queries = embedding.direction.unsqueeze(0), _all(labels)
+    return -float(_consensus_ece(directions, labels, queries, draw, doublings, draws=draws, bins=bins))
 
 
 def doublings_to(meant_for: int, images: int) -> float:
@@ -99,7 +97,7 @@ def doublings_to(meant_for: int, images: int) -> float:
     """
     if not images <= meant_for <= FURTHEST * images:
         raise InputError(
-            f"meant_for must lie between the {images} validation images there are and {FURTHEST} times as many, "
+            f"The size a gallery is meant_for must lie between the {images} validation images there are and {FURTHEST} times as many, "
             f"got {meant_for}; further than that they cannot tell."
         )
     return math.log2(meant_for / images)
@@ -278,13 +276,13 @@ def _nearest(queries: Tensor, gallery: Tensor, *, without: Tensor) -> Tensor:
     _check_count(gallery)
     size = max(1, _of_device(AT_ONCE, gallery) // len(gallery))
     # One piece of memory for all: new memory each time costs a CPU more than the product.
-    similarities, found = gallery.new_empty(min(size, len(queries)), len(gallery)), []
+    similarities, places = gallery.new_empty(min(size, len(queries)), len(gallery)), []
     for some, itself in zip(queries.split(size), without.split(size), strict=True):
         similarity = torch.mm(some, gallery.T, out=similarities[: len(some)])
         column, inside = itself.clamp_min(0).unsqueeze(1), (itself >= 0).unsqueeze(1)
         similarity.scatter_(1, column, similarity.gather(1, column).masked_fill_(inside, -torch.inf))
-        found.append(_first_largest(similarity))
-    return torch.cat(found)
+        places.append(_first_largest(similarity))
+    return torch.cat(places)
 
 
 def _first_largest(values: Tensor) -> Tensor:
@@ -318,10 +316,10 @@ def _of_device(sizes: Mapping[str, int], tensor: Tensor) -> int:
 
 def _check_count(gallery: Tensor) -> None:
     if len(gallery) < 2:
-        raise InputError(f"leave-one-out retrieval needs at least 2 items, got {len(gallery)}.")
+        raise InputError(f"Leave-one-out retrieval needs at least 2 items, got {len(gallery)}.")
 
 
 def _uncertainty(embedding: Embedding) -> Tensor:
     if embedding.uncertainty is None:
-        raise InputError(f"a {embedding.family} embedding has no uncertainty to score.")
+        raise InputError(f"An embedding of family {embedding.family} has no uncertainty to score.")
     return embedding.uncertainty

@@ -86,7 +86,7 @@ def pair_weight_matrix(
     Its rows are not symmetric: it is for `fixed` only.
     """
     if not 0 <= negative_weight <= 1:
-        raise InputError(f"negative_weight must lie between 0 and 1, got {negative_weight}.")
+        raise InputError(f"The negative_weight must lie between 0 and 1, got {negative_weight}.")
     dtype, batch = _precision(embeddings), len(embeddings)
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
         positive, inside, _ = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
@@ -149,8 +149,13 @@ def contrastive_ggn_sums(
 ) -> CurvatureSums:
     """What `contrastive_ggn` averages, as sums over positive and over negative pairs and their numbers.
 
-    >>> one = contrastive_ggn_sums(features, weight, bias, labels, margin=0.7)
-    >>> (one + another).average()        # ((D, F), (D,)): as if both batches' pairs had been in one list
+    >>> head, labels = torch.nn.Linear(8, 3), torch.arange(12) % 4
+    >>> first, second = torch.randn(2, 12, 8)
+    >>> one = contrastive_ggn_sums(first, head.weight, head.bias, labels, margin=0.7)
+    >>> another = contrastive_ggn_sums(second, head.weight, head.bias, labels, margin=0.7)
+    >>> of_weight, of_bias = (one + another).average()    # as if both batches' pairs had been in one list
+    >>> of_weight.shape, of_bias.shape
+    (torch.Size([3, 8]), torch.Size([3]))
     """
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
@@ -204,9 +209,9 @@ def _unit(outputs: Tensor) -> tuple[Tensor, Tensor]:
 def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, Tensor, Tensor]:
     """Which pairs are positive, which negative and nearer than the margin, and all cosines: three times (B, B)."""
     if margin < 0:
-        raise InputError(f"margin must not be negative, got {margin}.")
+        raise InputError(f"The margin must not be negative, got {margin}.")
     if tuple(labels.shape) != (len(unit),):
-        raise InputError(f"labels must have shape ({len(unit)},), one an image, got {tuple(labels.shape)}.")
+        raise InputError(f"Labels must have shape ({len(unit)},), one per image, got {tuple(labels.shape)}.")
     positive = labels.unsqueeze(0) == labels.unsqueeze(1)  # (B, B)
     cosine = unit @ unit.T
     # d < m as c > 1 − m²/2. Where that rounds to 1 nothing is: rounding must not put equal points inside.
@@ -305,10 +310,20 @@ def _pairs_at_a_time(batch: int, dim: int, features: int) -> int:
     return max(1, batch // 2 + dim * features // (dim + features))
 
 
+def check_names(*, geometry: str, approximation: str) -> None:
+    """Refuses a geometry or an approximation that there is not, with the nearest there is."""
+    for name, value, known in (
+        ("geometry", geometry, get_args(Geometry)),
+        ("approximation", approximation, get_args(Approximation)),
+    ):
+        if value not in known:
+            raise InputError(f"There is no {name} {value!r}{nearest(value, known)}")
+
+
 def _needed(labels: Tensor | None) -> Tensor:
     if labels is None:
         raise InputError(
-            "labels are needed to tell positive from negative pairs; give labels or pair_weights."
+            "Labels are needed to tell positive from negative pairs; give labels or pair_weights."
         )
     return labels
 
@@ -317,7 +332,7 @@ def _checked_pair_weights(pair_weights: Tensor, unit: Tensor) -> Tensor:
     batch = len(unit)
     if tuple(pair_weights.shape) != (batch, batch):
         raise InputError(
-            f"pair_weights must have shape ({batch}, {batch}), one row and column an image, "
+            f"The pair_weights must have shape ({batch}, {batch}), one row and column per image, "
             f"got {tuple(pair_weights.shape)}."
         )
     off_diagonal = ~torch.eye(batch, dtype=torch.bool, device=unit.device)
@@ -327,16 +342,11 @@ def _checked_pair_weights(pair_weights: Tensor, unit: Tensor) -> Tensor:
 def _check(
     features: Tensor, weight: Tensor, bias: Tensor | None, *, geometry: str, approximation: str
 ) -> None:
-    for name, value, known in (
-        ("geometry", geometry, get_args(Geometry)),
-        ("approximation", approximation, get_args(Approximation)),
-    ):
-        if value not in known:
-            raise InputError(f"There is no {name} {value!r}{nearest(value, known)}")
+    check_names(geometry=geometry, approximation=approximation)
     if features.dim() != 2 or weight.dim() != 2 or features.shape[1] != weight.shape[1]:
         raise InputError(
-            "features must be (batch, F) and weight (D, F), "
+            "Features must be (batch, F) and weight (D, F), "
             f"got {tuple(features.shape)} and {tuple(weight.shape)}."
         )
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
-        raise InputError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}.")
+        raise InputError(f"The bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}.")

@@ -8,13 +8,20 @@ batch size, up to which pairs meet.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from doubtless.errors import InputError
-from doubtless.laplace.curvature import Approximation, CurvatureSums, Geometry, contrastive_ggn_sums
+from doubtless.laplace.curvature import (
+    Approximation,
+    CurvatureSums,
+    Geometry,
+    check_names,
+    contrastive_ggn_sums,
+)
 from doubtless.laplace.posterior import DiagonalPosterior
 
 
@@ -25,60 +32,90 @@ class Head(NamedTuple):
     bias: Tensor | None  # (D,)
 
 
+@dataclass(frozen=True)
+class CurvatureOptions:
+    """Which curvature of the contrastive loss is meant, and in which batches its pairs meet.
+
+    margin            negative pairs farther apart add nothing
+    geometry          "arccos": the loss normalises; "euclidean": unit vectors are the network's output
+    approximation     "fixed": one point of a pair moves at a time; "positive": positive pairs only; "full": all
+    negative_weight   w of negative pairs, 1 − w of positive ones
+    batch_size        images whose pairs are looked at together
+    per_class         images of one class side by side in a batch, so that positive pairs meet
+    """
+
+    margin: float = 0.7
+    geometry: Geometry = "arccos"
+    approximation: Approximation = "fixed"
+    negative_weight: float = 0.5
+    batch_size: int = 256
+    per_class: int = 4
+
+    def __post_init__(self) -> None:
+        check_names(geometry=self.geometry, approximation=self.approximation)
+        if not self.margin >= 0:
+            raise InputError(f"The margin must not be negative, got {self.margin}.")
+        if not 0 <= self.negative_weight <= 1:
+            raise InputError(f"The negative_weight must lie between 0 and 1, got {self.negative_weight}.")
+
+
+DEFAULT = CurvatureOptions()
+
+
 def fit(
     features: Tensor,
     labels: Tensor,
     head: Head | nn.Linear | Literal["half-whitened", "identity"] | None = None,
     *,
     dim: int | None = None,
-    margin: float = 0.7,
-    geometry: Geometry = "arccos",
-    approximation: Approximation = "fixed",
-    negative_weight: float = 0.5,
-    batch_size: int = 256,
-    per_class: int = 4,
-    scale: float | None = None,
-    prior_precision: float = 1.0,
+    options: CurvatureOptions = DEFAULT,
     generator: torch.Generator | None = None,
 ) -> DiagonalPosterior:
     """A posterior around a head, from features (n, F) and labels (n,) of the training set.
 
-    >>> posterior = fit(features, labels)                     # half-whitened head: nothing is trained
-    >>> posterior = fit(features, labels, model.head)         # around a trained nn.Linear
-    >>> posterior = fit(embeddings, labels, "identity")       # features are embeddings already
-    >>> posterior.predict(features).uncertainty               # (n,)
+    >>> features, labels = torch.randn(40, 8), torch.arange(40) % 4
+    >>> posterior = fit(features, labels, dim=6)                  # half-whitened head: nothing is trained
+    >>> posterior.predict(features).uncertainty.shape
+    torch.Size([40])
+    >>> fit(features, labels, nn.Linear(8, 3)).weight.shape       # around a trained head
+    torch.Size([3, 8])
+    >>> fit(features, labels, "identity").weight.shape            # features are embeddings already
+    torch.Size([8, 8])
 
-    `dim` is the dimension of a half-whitened head (512, or less where the features have less). `scale` is τ,
-    by default the number of images; `doubtless.laplace.tune` finds a better one on validation data.
+    `dim` is the dimension of a half-whitened head (512, or less where the features have less). τ is the number
+    of images and λ is 1: `doubtless.laplace.tune` finds better ones on validation data, `with_scale` takes others.
     """
     if len(features) != len(labels) or features.dim() != 2:
         raise InputError(
-            "features must be (n, F) with one label each, "
+            "Features must be (n, F) with one label each, "
             f"got shape {tuple(features.shape)} and {len(labels)} labels."
         )
     weight, bias = _resolve(head, features, dim)
     total: CurvatureSums | None = None
-    for rows in class_balanced_batches(labels, batch_size, per_class=per_class, generator=generator):
+    batches = class_balanced_batches(
+        labels, options.batch_size, per_class=options.per_class, generator=generator
+    )
+    for rows in batches:
         batch = contrastive_ggn_sums(
             features[rows].to(weight.device),
             weight,
             bias,
             labels[rows].to(weight.device),
-            margin=margin,
-            geometry=geometry,
-            approximation=approximation,
+            margin=options.margin,
+            geometry=options.geometry,
+            approximation=options.approximation,
         )
         total = batch if total is None else total + batch
     if total is None or int(total.positive_pairs) == 0:
-        raise InputError("no two images share a label, so there is no positive pair and no curvature.")
-    of_weight, of_bias = total.average(negative_weight=negative_weight)
+        raise InputError("No two images share a label, so there is no positive pair and no curvature.")
+    of_weight, of_bias = total.average(negative_weight=options.negative_weight)
     return DiagonalPosterior(
         weight,
         bias,
         of_weight.clamp_min(0),
         None if of_bias is None else of_bias.clamp_min(0),
-        scale=float(len(features)) if scale is None else scale,
-        prior_precision=prior_precision,
+        scale=float(len(features)),
+        prior_precision=1.0,
     )
 
 
@@ -87,7 +124,7 @@ def class_balanced_batches(
 ) -> Iterator[Tensor]:
     """Indices (batch,) in which every image comes once, and in groups of `per_class` of one class."""
     if batch_size < 2:
-        raise InputError(f"a batch needs two images to have a pair; got batch_size {batch_size}.")
+        raise InputError(f"A batch needs two images to have a pair, got batch_size {batch_size}.")
     order = _shuffled(len(labels), generator)
     classes = labels.cpu()[order]
     by_class = order[torch.argsort(classes, stable=True)]  # images of a class side by side, in random order
@@ -107,12 +144,12 @@ def half_whitened(features: Tensor, dim: int) -> Head:
     """Principal components of features (n, F), each divided by the root of its standard deviation: (dim, F).
 
     Half of what whitening does: it lifts the faint directions without making noise as loud as signal.
-    The best head for a pretrained encoder that has not been trained (CUB-200 R@1 .514, raw features .487).
+    The best head for a pretrained encoder that has not been trained (docs/methods.md).
     """
     n, width = features.shape
     if not 1 <= dim <= min(n - 1, width):
         raise InputError(
-            f"a half-whitened head of {n} images with {width} features has 1 to {min(n - 1, width)} "
+            f"A half-whitened head of {n} images with {width} features has 1 to {min(n - 1, width)} "
             f"dimensions, got {dim}."
         )
     mean = features.double().mean(0)
@@ -124,7 +161,7 @@ def half_whitened(features: Tensor, dim: int) -> Head:
     variance, vectors = variance[-dim:].flip(0), vectors[:, -dim:].flip(1)  # (dim,), (F, dim)
     if not float(variance[-1]) > 1e-12 * float(variance[0]):
         raise InputError(
-            f"the features vary in fewer than {dim} directions; ask for a half-whitened head of fewer."
+            f"The features vary in fewer than {dim} directions; ask for a half-whitened head of fewer."
         )
     # An eigenvector's sign is arbitrary: make its largest entry positive, so that heads can be compared.
     vectors = vectors * torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))
@@ -138,7 +175,7 @@ def _resolve(head: object, features: Tensor, dim: int | None) -> Head:
     if head is None or head == "half-whitened":
         return half_whitened(features, min(512, width, len(features) - 1) if dim is None else dim)
     if dim is not None:
-        raise InputError("dim is for a half-whitened head; a head that is given has its own.")
+        raise InputError("A dim is for a half-whitened head; a head that is given has its own.")
     if isinstance(head, str) and head == "identity":
         return Head(torch.eye(width, dtype=features.dtype, device=features.device), None)
     if isinstance(head, nn.Linear):
@@ -146,5 +183,5 @@ def _resolve(head: object, features: Tensor, dim: int | None) -> Head:
     if isinstance(head, tuple) and len(head) == 2:
         return Head(*head)
     raise InputError(
-        f"head must be 'half-whitened', 'identity', an nn.Linear or (weight, bias), got {head!r:.80}."
+        f"The head must be 'half-whitened', 'identity', an nn.Linear or (weight, bias), got {head!r:.80}."
     )

@@ -22,9 +22,13 @@ from doubtless.laplace.posterior import DiagonalPosterior, draw_around
 class OnlineCurvature(nn.Module):
     """Averaged curvature of a (dim, features) head during training; its buffers travel with checkpoints.
 
+    >>> from doubtless.laplace import contrastive_ggn
+    >>> head, features, labels = nn.Linear(128, 16), torch.randn(8, 128), torch.arange(8) % 2
     >>> curvature = OnlineCurvature(16, 128, memory=1e-3)
     >>> weight, bias = curvature.sample(head.weight, head.bias, scale=1e4, prior_precision=1.0)
     >>> curvature.update(*contrastive_ggn(features, weight, bias, labels, margin=0.7))
+    >>> int(curvature.steps)
+    1
 
     `memory` is α, the share of the newest batch: 1e-5 … 1e-2.
     """
@@ -36,7 +40,7 @@ class OnlineCurvature(nn.Module):
     def __init__(self, dim: int, features: int, *, memory: float = 1e-3, has_bias: bool = True) -> None:
         super().__init__()
         if not 0 < memory <= 1:
-            raise InputError(f"memory must lie in (0, 1], got {memory}.")
+            raise InputError(f"The memory must lie in (0, 1], got {memory}.")
         self.memory = memory
         self.register_buffer("weight", torch.zeros(dim, features))
         self.register_buffer("bias", torch.zeros(dim) if has_bias else None)

@@ -13,25 +13,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from doubtless.embedding import Embedding
+from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
 from doubtless.errors import InputError
-
-if TYPE_CHECKING:
-    from doubtless.embedding import Embedding
 
 
 @dataclass(frozen=True, eq=False)
 class DiagonalPosterior:
     """Mean, averaged curvature H (not negative), τ and λ of a linear head; immutable.
 
-    >>> posterior = DiagonalPosterior(weight, bias, H_weight, H_bias, scale=1000.0, prior_precision=1.0)
-    >>> posterior.predict(features).uncertainty            # (n, F) → (n,)
-    >>> posterior.with_scale(500.0)                        # a new one; H stays
+    >>> weight, curvature = torch.randn(3, 8), torch.rand(3, 8)
+    >>> posterior = DiagonalPosterior(weight, None, curvature, None, scale=1000.0, prior_precision=1.0)
+    >>> posterior.predict(torch.randn(5, 8)).uncertainty.shape        # (n, F) → (n,)
+    torch.Size([5])
+    >>> posterior.with_scale(500.0).scale                             # a new one; H stays
+    500.0
     """
 
     weight: Tensor
@@ -47,11 +48,11 @@ class DiagonalPosterior:
     def __post_init__(self) -> None:
         if not self.scale > 0 or not self.prior_precision > 0:
             raise InputError(
-                "scale and prior_precision must be positive, "
+                "The scale and prior_precision must be positive, "
                 f"got {self.scale:.3g} and {self.prior_precision:.3g}."
             )
         if (self.bias is None) != (self.bias_curvature is None):
-            raise InputError("bias and bias_curvature go together: give both or neither.")
+            raise InputError("A bias and its bias_curvature go together: give both or neither.")
         _check_curvature("weight", self.weight, self.weight_curvature)
         if self.bias is not None and self.bias_curvature is not None:
             _check_curvature("bias", self.bias, self.bias_curvature)
@@ -63,13 +64,11 @@ class DiagonalPosterior:
 
     @cached_property
     def bias_variance(self) -> Tensor | None:
+        """1/(τH + λ), (D,), or None for a head without a bias."""
         return None if self.bias_curvature is None else self._precision(self.bias_curvature).reciprocal_()
 
     def predict(self, features: Tensor) -> Embedding:
         """The distribution of every image's embedding: features (n, F) → `projected-gaussian`, n items."""
-        # Here and not above: the family computes with this room's quadrature, and imports it.
-        from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
-
         features = self._checked(features)
         location = linear(features, self.weight, self.bias)  # (n, D)
         variance = linear(features.square(), self.weight_variance, self.bias_variance)  # (n, D)
@@ -91,8 +90,6 @@ class DiagonalPosterior:
     ) -> Embedding:
         """An `empirical` embedding: draw j of every image comes from the same weights, so that what two
         images have in common stays in common. `predict` gives each image alone, exactly and far cheaper."""
-        from doubtless.embedding import Embedding
-
         features = self._checked(features)
         draws = [self._draw(generator) for _ in range(samples)]
         return Embedding.empirical(torch.stack([linear(features, *draw) for draw in draws]))
@@ -161,7 +158,7 @@ class DiagonalPosterior:
         """What `to_tensors` gave."""
         needed = ("weight", "weight_curvature", "scale", "prior_precision")
         if missing := [name for name in needed if name not in tensors]:
-            raise InputError(f"a posterior needs {', '.join(needed)}; {', '.join(missing)} is missing.")
+            raise InputError(f"A posterior needs {', '.join(needed)}; {', '.join(missing)} is missing.")
         return DiagonalPosterior(
             tensors["weight"],
             tensors.get("bias"),
@@ -183,7 +180,7 @@ class DiagonalPosterior:
     def _checked(self, features: Tensor) -> Tensor:
         width = self.weight.shape[1]
         if features.dim() != 2 or features.shape[1] != width:
-            raise InputError(f"features must have shape (n, {width}), got {tuple(features.shape)}.")
+            raise InputError(f"Features must have shape (n, {width}), got {tuple(features.shape)}.")
         return features.to(self.weight.dtype)
 
 
@@ -200,11 +197,13 @@ def draw_around(mean: Tensor, precision: Tensor, generator: torch.Generator | No
 def _check_curvature(name: str, mean: Tensor, curvature: Tensor) -> None:
     if mean.shape != curvature.shape:
         raise InputError(
-            f"the curvature of {name} must have its shape {tuple(mean.shape)}, got {tuple(curvature.shape)}."
+            f"The curvature of {name} must have its shape {tuple(mean.shape)}, got {tuple(curvature.shape)}."
         )
     if not bool(torch.isfinite(mean).all()) or not bool(torch.isfinite(curvature).all()):
-        raise InputError(f"{name} or its curvature has NaN or infinite entries; a posterior must be finite.")
+        raise InputError(
+            f"The {name} or its curvature has NaN or infinite entries; a posterior must be finite."
+        )
     if bool((curvature < 0).any()):
         raise InputError(
-            f"the curvature of {name} must be clamped at 0, got an entry of {float(curvature.min()):.3g}."
+            f"The curvature of {name} must be clamped at 0, got an entry of {float(curvature.min()):.3g}."
         )

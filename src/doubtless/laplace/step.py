@@ -57,9 +57,15 @@ def contrastive_step(
 ) -> ContrastiveStep:
     """`contrastive_loss` of a head's outputs, and `contrastive_ggn` of the head, from one look at the pairs.
 
-    >>> step = contrastive_step(features, *curvature.sample(head.weight, head.bias, …), labels, margin=0.7)
+    >>> from doubtless.laplace import OnlineCurvature
+    >>> features, labels, head = torch.randn(8, 6), torch.arange(8) % 2, torch.nn.Linear(6, 3)
+    >>> curvature = OnlineCurvature(3, 6)
+    >>> weight, bias = curvature.sample(head.weight, head.bias, scale=8.0, prior_precision=1.0)
+    >>> step = contrastive_step(features, weight, bias, labels, margin=0.7)
     >>> step.loss.backward()
     >>> curvature.update(step.of_weight, step.of_bias, step.valid)
+    >>> head.weight.grad.shape, int(curvature.steps)
+    (torch.Size([3, 6]), 1)
 
     `chosen` are the pairs that count, and that averages run over: symmetric booleans (B, B), or see `chosen_pairs`.
     `curvature_negative_weight` re-weighs the curvature apart from the loss (eq. 10 of LAM). Nothing is read

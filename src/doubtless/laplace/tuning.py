@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
 from doubtless.errors import InputError, nearest
 from doubtless.laplace.criteria import (
     Criterion,
@@ -66,8 +67,12 @@ def tune(
 ) -> Tuned:
     """The best τ and λ for validation features (n, F) and labels (n,), neighbours among themselves.
 
-    >>> best = tune(posterior, features, labels, criterion="error-auroc").posterior
-    >>> best.scale, best.prior_precision
+    >>> from doubtless.laplace import fit
+    >>> features, labels = torch.randn(60, 8, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3
+    >>> posterior = fit(features[:30], labels[:30], dim=4)
+    >>> best = tune(posterior, features[30:], labels[30:], criterion="error-auroc", scales=[1.0, 10.0]).posterior
+    >>> best.scale in (1.0, 10.0), best.prior_precision > 0
+    (True, True)
 
     `criterion` may be a function of an `Embedding` and labels, higher is better. `queries` (q,) are the items it
     scores, all by default, while all stay neighbours: what draws agree on depends on how dense they lie.
@@ -79,20 +84,22 @@ def tune(
     if prior not in ("marginal", "validation"):
         raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
     if len(features) != len(labels):
-        raise InputError(f"every image needs a label, got {len(features)} features and {len(labels)} labels.")
+        raise InputError(f"Every image needs a label, got {len(features)} features and {len(labels)} labels.")
     if callable(criterion) and queries is not None:
         raise InputError(
-            "a criterion that is a function scores all items; leave out queries, or name a criterion."
+            "A criterion that is a function scores all items; leave out queries, or name a criterion."
         )
     if meant_for is not None and criterion != "consensus-ece":
-        raise InputError("meant_for calibrates votes: it goes with the criterion consensus-ece.")
+        raise InputError(
+            "A gallery size, meant_for, calibrates votes: it goes with the criterion consensus-ece."
+        )
     doublings = None if meant_for is None else doublings_to(meant_for, len(labels))
     score = _criterion(criterion, generator, posterior.weight.device, doublings)
     labels = labels.to(posterior.weight.device)
-    asked = (torch.arange(len(labels)) if queries is None else queries).to(labels.device)
+    scored = (torch.arange(len(labels)) if queries is None else queries).to(labels.device)
 
     def trials_at(points: Sequence[Point]) -> list[Trial]:
-        grids = _grids(posterior, features, points, asked)
+        grids = _grids(posterior, features, points, scored)
         scores = torch.cat([score(grid, labels) for grid in grids]).tolist()
         return [Trial(*point, number) for point, number in zip(points, scores, strict=True)]
 
@@ -136,7 +143,7 @@ def default_scales(posterior: DiagonalPosterior, count: int = 50) -> list[float]
     curvature = posterior.flat_curvature()
     unit = float(curvature.mean()) * float(posterior.squared_norm()) / curvature.numel()
     if not unit > 0:
-        raise InputError("the curvature or the weights are all 0: there is no scale to choose.")
+        raise InputError("The curvature or the weights are all 0: there is no scale to choose.")
     return [10.0 ** (-4 + 8 * step / (count - 1)) / unit for step in range(count)]
 
 
@@ -154,7 +161,7 @@ def marginal_prior_precisions(posterior: DiagonalPosterior, scales: Sequence[flo
     curvature = posterior.flat_curvature()
     squared_norm, informed = torch.stack((posterior.squared_norm(), (curvature > 0).sum())).tolist()
     if informed == 0 or squared_norm == 0:
-        raise InputError("the curvature or the weights are all 0: the marginal likelihood has no maximum.")
+        raise InputError("The curvature or the weights are all 0: the marginal likelihood has no maximum.")
     start = math.log(informed / squared_norm)  # the right side is at most `informed`
     tau = torch.tensor(scales, dtype=torch.float64, device=curvature.device)
     parts = tau.split(max(1, SHARES // len(curvature)))
@@ -168,9 +175,8 @@ def _newton(curvature: Tensor, scales: Tensor, start: float, log_squared_norm: f
     log_ratio = start - log_scales  # of λ/τ, all that the shares depend on
     for _ in range(8):
         for _ in range(8):  # without asking whether that is enough
-            share = curvature / (
-                curvature + log_ratio.exp().unsqueeze(1)
-            )  # in [0, 1): how far data determine each
+            # In [0, 1): how far data determine each parameter.
+            share = curvature / (curvature + log_ratio.exp().unsqueeze(1))
             determined = share.sum(1)
             slope = 1 + (share - share.square()).sum(1) / determined
             step = (log_ratio + log_scales + log_squared_norm - determined.log()) / slope
@@ -218,8 +224,6 @@ def _criterion(
 
 def _one_by_one(criterion: Criterion, grid: Grid, labels: Tensor) -> Tensor:
     """A function of an embedding at every point of a grid."""
-    from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
-
     embeddings: Iterable[ProjectedGaussianEmbedding] = (
         ProjectedGaussianEmbedding({"location": grid.location, "variance": variance})
         for variance in grid.variance

@@ -9,7 +9,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from doubtless.config import Config, Section
-from doubtless.laplace import DiagonalPosterior, OnlineCurvature, Tuned, default_scales, fit, tune
+from doubtless.laplace import (
+    CurvatureOptions,
+    DiagonalPosterior,
+    OnlineCurvature,
+    Tuned,
+    default_scales,
+    fit,
+    tune,
+)
 from doubtless.methods.base import Subset
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
 
@@ -132,12 +140,10 @@ class LaplaceHead(nn.Module):
             train.features(),
             train.labels,
             head,
-            **curvature_options(config),
-            scale=float(self.scale),
-            prior_precision=float(self.prior_precision),
+            options=curvature_options(config),
             generator=torch.Generator().manual_seed(config.seed),
         )
-        self.keep(posterior)
+        self.keep(posterior.with_scale(float(self.scale), float(self.prior_precision)))
 
     def keep(self, posterior: DiagonalPosterior) -> None:
         """Takes over a posterior's H, τ and λ."""
@@ -193,16 +199,16 @@ class LaplaceHead(nn.Module):
         }
 
 
-def curvature_options(config: Config) -> dict[str, Any]:
-    """Geometry, approximation, margin and weight of negatives, as `fit` and `contrastive_ggn` take them."""
+def curvature_options(config: Config) -> CurvatureOptions:
+    """Margin, geometry, approximation and weight of negatives that a configuration asks `fit` for."""
     options, loss = config.section("laplace", LaplaceOptions), config.loss
     contrastive = loss.margin if loss.name == "contrastive" else None
-    return {
-        "geometry": options.geometry,
-        "approximation": options.approximation,
-        "margin": options.margin or contrastive or DEFAULT_MARGIN["contrastive"],
-        "negative_weight": curvature_negative_weight(config),
-    }
+    return CurvatureOptions(
+        margin=options.margin or contrastive or DEFAULT_MARGIN["contrastive"],
+        geometry=options.geometry,
+        approximation=options.approximation,
+        negative_weight=curvature_negative_weight(config),
+    )
 
 
 def curvature_negative_weight(config: Config) -> float:
