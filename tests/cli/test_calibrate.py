@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from doubtless.calibration.pairs import PairCalibrator, compare
+from doubtless.calibration.pairs import PairCalibrator, answer_pair
 from doubtless.cli import app
 from doubtless.errors import InputError
 from doubtless.index.folder import FolderIndex
@@ -72,10 +72,10 @@ def test_calibrate_on_pairs_and_what_is_wrong_with_them(tmp_path: Path) -> None:
 def test_compare_two_items_of_an_embedding() -> None:
     embedding, labels = gallery(400)
     pairs = PairCalibrator.fit(embedding, labels)
-    alike = compare(embedding[[0]], embedding[[0]], pairs, prior=0.5)
+    alike = answer_pair(embedding[[0]], embedding[[0]], pairs, prior=0.5)
     assert alike.same
     assert alike.cosine == pytest.approx(1)
-    doubtful = compare(embedding[[0]], embedding[[0]], pairs, prior=1e-6)
+    doubtful = answer_pair(embedding[[0]], embedding[[0]], pairs, prior=1e-6)
     assert doubtful.probability < alike.probability  # type: ignore[operator]
     assert json.loads(json.dumps(asdict(alike)))["uncertainty"] == embedding.uncertainty[[0, 0]].tolist()  # type: ignore[index]
 

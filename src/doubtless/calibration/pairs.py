@@ -133,7 +133,7 @@ def _log_odds(chance: float) -> float:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairAnswer:
     """Two images beside each other; without a calibration of pairs `same` and `probability` are None."""
 
     same: bool | None
@@ -144,9 +144,9 @@ class Comparison:
     uncertainty: tuple[float, float] | None
 
 
-def compare(
+def answer_pair(
     one: Embedding, other: Embedding, pairs: PairCalibrator | None, *, prior: float = 0.5
-) -> Comparison:
+) -> PairAnswer:
     """Of two embeddings of one item each; `prior`: how likely the same is beforehand."""
     if not 0 < prior < 1:
         raise InputError(f"prior must be a probability between 0 and 1, got {prior}.")
@@ -154,7 +154,7 @@ def compare(
     doubts = None
     if one.uncertainty is not None and other.uncertainty is not None:
         doubts = float(one.uncertainty), float(other.uncertainty)
-    return Comparison(
+    return PairAnswer(
         same=None if chance is None else chance > 0.5,
         probability=chance,
         prior=prior,

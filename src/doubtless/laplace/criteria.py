@@ -97,7 +97,8 @@ def doublings_to(meant_for: int, images: int) -> float:
     """
     if not images <= meant_for <= FURTHEST * images:
         raise InputError(
-            f"The size a gallery is meant_for must lie between the {images} validation images there are and {FURTHEST} times as many, "
+            f"The size a gallery is meant_for must lie between the {images} validation images there are and "
+            f"{FURTHEST} times as many, "
             f"got {meant_for}; further than that they cannot tell."
         )
     return math.log2(meant_for / images)

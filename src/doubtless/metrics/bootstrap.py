@@ -85,7 +85,7 @@ def interval(values: Tensor) -> tuple[float | None, float | None]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """First method minus second. `p` is the two-sided bootstrap p-value of "no difference"."""
 
     difference: float
@@ -106,7 +106,7 @@ def paired_bootstrap(
     generator: torch.Generator,
     queries: int | None = None,
     replicates: int = 1000,
-) -> Comparison:
+) -> PairedComparison:
     """Compares two methods on the same queries, over queries and seeds.
 
     Each method is either its per-query values (seeds, n) (or (n,)), whose mean is the metric, or a list of
@@ -139,8 +139,8 @@ def paired_bootstraps(
     queries: int,
     generator: torch.Generator,
     replicates: int = 1000,
-) -> list[Comparison]:
-    """Many comparisons (method, method, metric) on the same draws, one `Comparison` each.
+) -> list[PairedComparison]:
+    """Many comparisons (method, method, metric) on the same draws, one `PairedComparison` each.
 
     methods   name → one form a seed, from weights (b, n) to all its metrics. A form is worked out once a
               draw, however many pairs and metrics ask for it.
@@ -154,14 +154,14 @@ def paired_bootstraps(
     return [_comparison(float(point), row) for point, row in zip(points, drawn, strict=True)]
 
 
-def _comparison(point: float, drawn: Tensor) -> Comparison:
+def _comparison(point: float, drawn: Tensor) -> PairedComparison:
     """A difference with the interval and the p-value of its replicates (replicates,)."""
     low, high = interval(drawn)
     known = drawn[~drawn.isnan()]
     tail = min(int((known <= 0).sum()), int((known >= 0).sum()))
     nan = float("nan")
     p = min(1.0, 2 * (tail + 1) / (len(known) + 1))
-    return Comparison(point, nan if low is None else low, nan if high is None else high, p)
+    return PairedComparison(point, nan if low is None else low, nan if high is None else high, p)
 
 
 def _seed_forms(method: Tensor | Sequence[Callable[[Tensor], Tensor]]) -> list[Form]:
