@@ -34,7 +34,7 @@ from doubtless.data import ImageSet
 from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.files import write_text
-from doubtless.gallery.calibration import calibrate_index
+from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 from doubtless.runs import Run, open_run_data
 from doubtless.runs.doubt import Reader, fit_run_doubt
@@ -108,7 +108,7 @@ class Measured:
         )
         names = [self.source.label_names[int(label)] for label in images.labels]
         index.add(described.embedding, [str(i) for i in range(len(names))], labels=names)
-        calibrate_index(index)
+        Gallery(index).calibrate()
         found = index.attached(ATTACHMENT)
         assert found is not None
         return index, Doubt.from_state(*found)

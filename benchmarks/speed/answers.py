@@ -17,8 +17,7 @@ import torch
 from turns import best_of_turns
 
 from doubtless.embedding import Embedding
-from doubtless.gallery.answerer import Answerer
-from doubtless.gallery.calibration import calibrate_index
+from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 
 DIM, BATCH, K, CHUNK, CLASSES = 128, 1000, 10, 50_000, 1000
@@ -41,17 +40,17 @@ def filled(folder: Path, items: int) -> None:
             embedding, labels = drawn(min(CHUNK, items - start), seed=2 + start)
             names = [f"item-{start + item}" for item in range(len(embedding))]
             index.add(embedding, names, labels=labels)
-        record = calibrate_index(index, most=2000)
+        record = Gallery(index).calibrate(most=2000)
     print(f"calibrated on {record['queries']:,} queries; {record['abstention']['sentence']}", flush=True)
 
 
 def compared(folder: Path, rounds: int) -> None:
     queries, _ = drawn(BATCH, seed=999_999)
     with FolderIndex.open(folder) as index:
-        answerer = Answerer(index)
-        ways = {"search": lambda: index.search(queries, K), "answer": lambda: answerer.answer(queries, K)}
+        gallery = Gallery(index)
+        ways = {"search": lambda: index.search(queries, K), "answer": lambda: gallery.ask(queries, K)}
         best = best_of_turns(ways, rounds)
-        answers = answerer.answer(queries, K)
+        answers = gallery.ask(queries, K)
     assert answers.probability is not None
     assert len(answers.parts) == 5
     for name, (wall, used) in best.items():

@@ -28,7 +28,7 @@ from PIL import Image
 
 import doubtless
 from doubtless.data import open_source
-from doubtless.gallery.calibration import calibrate_index
+from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 from doubtless.ingest.create import create_index_of_images
 
@@ -76,7 +76,7 @@ def made(folder: Path, name: str, items: int) -> tuple[Path, list[bytes]]:
         path.write_bytes(file.getvalue())
     create_index_of_images(folder / "index", doubtless.load(run.path), [folder / "images"])
     with FolderIndex.open(folder / "index", writable=True) as index:
-        calibrate_index(index)
+        Gallery(index).calibrate()
     return folder / "index", queries
 
 

@@ -1,5 +1,8 @@
 """doubtless: image retrieval that knows when it does not know.
 
+    answer = doubtless.open("shop").ask("photo.jpg")       # a label with a probability, or a refusal, and why
+    answer.decision, answer.label, answer.probability, answer.reason
+
     model = doubtless.load("runs/my-run")
     embedding = model.embed(["shoe.jpg", "shirt.png"])     # distributions, not points
     embedding.direction, embedding.uncertainty
@@ -12,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from doubtless.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from doubtless.calibration.calibrator import Calibrator as Calibrator
@@ -25,9 +28,9 @@ if TYPE_CHECKING:
     from doubtless.errors import RunError as RunError
     from doubtless.evaluation import Evaluation as Evaluation
     from doubtless.evaluation import evaluate as evaluate
-    from doubtless.gallery.answer import Answer as Answer
-    from doubtless.gallery.answerer import Answerer as Answerer
-    from doubtless.gallery.calibration import calibrate_index as calibrate_index
+    from doubtless.gallery import Answer as Answer
+    from doubtless.gallery import Gallery as Gallery
+    from doubtless.gallery import open as open
     from doubtless.index.folder import FolderIndex as FolderIndex
     from doubtless.methods.configuration import load_config as load_config
     from doubtless.methods.configuration import make_config as make_config
@@ -52,12 +55,12 @@ _HOMES = {
     "Run": "runs.run",
     "FolderIndex": "index.folder",
     "Hits": "search.hits",
-    "Answerer": "gallery.answerer",
-    "Answer": "gallery.answer",
+    "Gallery": "gallery",
+    "open": "gallery",
+    "Answer": "gallery",
     "Calibrator": "calibration.calibrator",
     "RiskControl": "calibration.risk",
     "Doubt": "doubt.doubt",
-    "calibrate_index": "gallery.calibration",
     "DoubtlessError": "errors",
     "InputError": "errors",
     "RunError": "errors",

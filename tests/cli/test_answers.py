@@ -14,7 +14,7 @@ import doubtless as library
 from doubtless.cli import app
 from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.errors import InputError
-from doubtless.gallery.answerer import Answerer
+from doubtless.gallery import Gallery
 from doubtless.gallery.calibration import ItemFeatures, images_are_there
 from doubtless.index.folder import FolderIndex
 from doubtless.ingest.create import create_index_of_images
@@ -78,7 +78,7 @@ def test_novelty_is_of_features_where_images_can_be_found(
 def test_a_vector_is_told_that_its_image_was_not_seen(gallery: Path) -> None:
     called("calibrate", gallery, "--target-error", 0.3)
     with FolderIndex.open(gallery) as index:
-        answers = Answerer(index).answer(index.embedding(index.rows[:4]), k=2)
+        answers = Gallery(index).ask(index.embedding(index.rows[:4]), k=2)
         told = list(answers)
     assert all("Asked with a vector" in answer.warnings[-1] for answer in told)
     assert bool(torch.isfinite(answers.total_doubt).all())
@@ -88,7 +88,7 @@ def test_directions_serve_where_they_are_asked_for(gallery: Path) -> None:
     record = called("calibrate", gallery, "--target-error", 0.3, "--novelty", "directions")
     assert record["novelty_of"] == "directions"
     with FolderIndex.open(gallery) as index:
-        told = list(Answerer(index).answer(index.embedding(index.rows[:4]), k=2))
+        told = list(Gallery(index).ask(index.embedding(index.rows[:4]), k=2))
     assert not any("vector" in warning for answer in told for warning in answer.warnings)
     refused = runner.invoke(app, ["calibrate", str(gallery), "--novelty", "guesses"])
     assert isinstance(refused.exception, InputError)
@@ -98,7 +98,11 @@ def test_another_score_than_the_calibrated_one_has_no_probability(gallery: Path,
     called("calibrate", gallery, "--target-error", 0.3)
     image = next(photos.rglob("*.png"))
     asked = called("search", gallery, image, "--score", "expected-distance")["queries"][0]
-    assert "decision" not in asked
+    assert asked["probability"] is None
+    assert {hit["probability"] for hit in asked["hits"]} == {None}
+    assert asked["warnings"] == [
+        "Ranked by expected-distance, for which nothing was calibrated: no probability, and no refusal."
+    ]
 
 
 def _items(gallery: Path, count: int) -> list[Any]:

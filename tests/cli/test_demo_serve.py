@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 from doubtless.cli import app
 from doubtless.cli.demo import make_gallery, one_of_each
 from doubtless.data import open_source
-from doubtless.gallery.answerer import Answering
-from doubtless.index.folder import FolderIndex
+from doubtless.gallery import Gallery
 from doubtless.runs import Run
 from doubtless.server.page.question import bytes_of
 from doubtless.server.service.decoder import Limits
@@ -28,11 +27,9 @@ def finished(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_the_gallery_is_the_test_part_without_what_is_asked(finished: Run) -> None:
     made = make_gallery(finished)
-    with FolderIndex.open(made.index) as index:
-        assert len(index) == 6 * 20 - 6
-        control = Answering.load(index).risk
-        assert control is not None
-        assert control.target_error == 0.1
+    with Gallery.open(made.index) as gallery:
+        assert len(gallery) == 6 * 20 - 6
+        assert gallery.status()["promise"]["target_error"] == 0.1
     assert [name for name, _ in made.examples] == ["0", "1", "2", "3", "4", "5", "0", "1", "2", "3"]
     assert "%" in made.promise
     with Service.open(made.index, read_only=True) as service:

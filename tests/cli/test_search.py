@@ -70,7 +70,7 @@ def test_an_image_finds_itself_first(search, gallery: Path, photos: Path) -> Non
     for query, file in zip(found["queries"], files, strict=True):
         first = query["hits"][0]
         assert (query["query"], first["id"]) == (str(file), file.relative_to(photos).as_posix())
-        assert (first["rank"], first["label"], first["path"]) == (1, file.parent.name, str(file))
+        assert (first["rank"], first["label"], first["image"]) == (1, file.parent.name, str(file))
         assert first["score"] == pytest.approx(1, abs=1e-5)
         assert first["expected_squared_distance"] == pytest.approx(0, abs=1e-5)
         assert len(query["hits"]) == 3

@@ -16,15 +16,12 @@ from doubtless.calibration.pairs import ATTACHMENT, PairCalibrator
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import NOT_IN_GALLERY
-from doubtless.gallery.answerer import Answerer, Answering
-from doubtless.gallery.calibration import (
-    calibrate_index,
-    calibrate_index_on_pairs,
-    calibration_queries,
-    without_itself,
-)
+from doubtless.gallery.calibration import calibrate as calibrate_index
+from doubtless.gallery.calibration import calibration_queries
+from doubtless.gallery.gallery import Gallery
+from doubtless.gallery.judge import Calibrated, Judge
 from doubtless.index.folder import FolderIndex
-from doubtless.search.hits import Hits
+from doubtless.search.hits import Hits, without_itself
 from tests.gallery.galleries import gallery, known
 
 
@@ -40,14 +37,14 @@ def fill(path: Path, embedding: Embedding, labels: Tensor) -> FolderIndex:
 @pytest.fixture(scope="module")
 def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FolderIndex]:
     with fill(tmp_path_factory.mktemp("answers") / "index", *gallery(800, noise=0.65)) as index:
-        calibrate_index(index, Targets(target_error=0.1, confidence=0.9))
+        Gallery(index).calibrate(Targets(target_error=0.1, confidence=0.9))
         yield index
 
 
 def test_an_uncalibrated_index_answers_without_probability(tmp_path: Path) -> None:
     embedding, labels = gallery(50)
     with fill(tmp_path / "index", embedding, labels) as index:
-        answer = Answerer(index).answer(embedding[:2], k=3)[0]
+        answer = Gallery(index).ask(embedding[:2], k=3)[0]
     assert answer.decision == "answer"
     assert [hit.probability for hit in answer.hits] == [None] * 3
     assert answer.covering_set is None
@@ -58,7 +55,7 @@ def test_an_uncalibrated_index_answers_without_probability(tmp_path: Path) -> No
 
 def test_decisions_follow_the_promise(calibrated: FolderIndex) -> None:
     queries, asked = gallery(2000, noise=0.65, seed=5)
-    answers = Answerer(calibrated).answer(queries, k=5)
+    answers = Gallery(calibrated).ask(queries, k=5)
     assert len(answers) == 2000
     right = answers.hits.label[:, 0] == asked  # type: ignore[index]
     answered = answers.decision == 0
@@ -69,14 +66,14 @@ def test_decisions_follow_the_promise(calibrated: FolderIndex) -> None:
     strangers = Embedding.gaussian(
         20 * torch.randn(300, 8, generator=torch.Generator().manual_seed(0)), torch.full((300, 1), 60.0)
     )
-    there = Answerer(calibrated).answer(strangers, k=5)
+    there = Gallery(calibrated).ask(strangers, k=5)
     assert float((there.decision == NOT_IN_GALLERY).double().mean()) > 0.3
     assert {answer.decision for answer in list(answers)[:300]} == {"answer", "abstain", "not-in-gallery"}
 
 
 def test_an_answer_says_everything(calibrated: FolderIndex) -> None:
     queries, _ = gallery(300, noise=0.65, seed=5)
-    answers = Answerer(calibrated).answer(queries, k=4, confidence=0.9)
+    answers = Gallery(calibrated).ask(queries, k=4, confidence=0.9)
     for decision, word in (("answer", "right with probability"), ("abstain", "No answer: its doubt")):
         answer = answers[answers.decisions().index(decision)]  # type: ignore[arg-type]
         assert word in answer.reason
@@ -103,34 +100,34 @@ def test_an_answer_says_everything(calibrated: FolderIndex) -> None:
 
 def test_asking_for_more_than_can_be_promised(calibrated: FolderIndex) -> None:
     queries, _ = gallery(20, seed=5)
-    answer = Answerer(calibrated, target_error=0.0001).answer(queries, confidence=0.9999)[0]
+    answer = Gallery(calibrated, target_error=0.0001).ask(queries, confidence=0.9999)[0]
     assert answer.decision in ("abstain", "not-in-gallery")
     assert answer.covering_set is None
     assert any("cannot be promised" in warning for warning in answer.warnings)
     assert any("hits together do not contain" in warning for warning in answer.warnings)
-    with pytest.raises(InputError, match="calibrate the index again"):
-        Answerer(calibrated, false_alarm=0.5)
+    with pytest.raises(InputError, match=r"between 0 and 1, got 1\.5"):
+        Gallery(calibrated).ask(queries, confidence=1.5)
     with pytest.raises(InputError, match="k must be at least 1"):
-        Answerer(calibrated).answer(queries, k=0)
+        Gallery(calibrated).ask(queries, k=0)
 
 
 def test_filters_and_a_grown_gallery_are_warned_of(tmp_path: Path) -> None:
     embedding, labels = gallery(200)
     more, their = gallery(100, seed=3)
     with fill(tmp_path / "index", embedding, labels) as index:
-        calibrate_index(index)
-        filtered = Answerer(index).answer(embedding[:1], where={"parity": 1})[0]
+        Gallery(index).calibrate()
+        filtered = Gallery(index).ask(embedding[:1], where={"parity": 1})[0]
         assert "whole gallery" in filtered.warnings[-1]
         assert all(hit.metadata["parity"] == 1 for hit in filtered.hits)
         index.add(more, [f"new {row}" for row in range(100)], labels=[str(label) for label in their.tolist()])
-        assert "200 items when" in Answerer(index).answer(embedding[:1])[0].warnings[-1]
+        assert "200 items when" in Gallery(index).ask(embedding[:1])[0].warnings[-1]
 
 
 def test_saved_parts_answer_alike_after_reopening(tmp_path: Path) -> None:
     embedding, labels = gallery(300, points=True)
     with fill(tmp_path / "index", embedding, labels) as index:
-        record = calibrate_index(index)
-        before = Answerer(index).answer(embedding[:50])
+        record = Gallery(index).calibrate()
+        before = Gallery(index).ask(embedding[:50])
         reasons = [answer.reason for answer in before]
     assert record["queries"] == 300
     assert record["items"] == 300
@@ -139,9 +136,9 @@ def test_saved_parts_answer_alike_after_reopening(tmp_path: Path) -> None:
     assert {"match_ece", "match_brier", "coverage", "error"} <= set(record["class_disjoint"])
     assert "query_uncertainty" not in record["features"]  # bare vectors
     with FolderIndex.open(tmp_path / "index") as index:
-        answerer = Answerer(index)
-        after = answerer.answer(embedding[:50])
-        assert answerer.parts.about == json.loads(json.dumps(record))
+        opened = Gallery(index)
+        after = opened.ask(embedding[:50])
+        assert opened.status()["calibration"] == json.loads(json.dumps(record))
         assert before.probability is not None
         assert after.probability is not None
         assert torch.equal(before.probability, after.probability)
@@ -185,34 +182,36 @@ def test_queries_from_outside_and_what_cannot_be_calibrated(tmp_path: Path) -> N
     names = [f"class {label}" for label in asked.tolist()]
     names[0] = "never seen"
     with fill(tmp_path / "index", embedding, labels) as index:
-        record = calibrate_index(index, queries=queries, labels=names)
+        record = Gallery(index).calibrate(queries=queries, labels=names)
         assert (record["queries"], record["without_positive"]) == (149, 1)
         with pytest.raises(InputError, match="need their labels"):
-            calibrate_index(index, queries=queries)
-        with pytest.raises(InputError, match="no query has a true match"):
-            calibrate_index(index, queries=queries, labels=["?"] * 150)
+            Gallery(index).calibrate(queries=queries)
+        with pytest.raises(InputError, match="No query has a true match"):
+            Gallery(index).calibrate(queries=queries, labels=["?"] * 150)
         with pytest.raises(InputError, match="at least 20"):
-            calibrate_index(index, queries=queries[1:5], labels=names[1:5])
+            Gallery(index).calibrate(queries=queries[1:5], labels=names[1:5])
     with FolderIndex.create(tmp_path / "bare", family="point", dim=8) as bare:
         bare.add(Embedding.point(embedding.location), [str(row) for row in range(200)])
-        with pytest.raises(InputError, match="no labels"):
-            calibrate_index(bare)
+        with pytest.raises(InputError, match="has no labels"):
+            Gallery(bare).calibrate()
 
 
 def test_pairs_replace_an_older_calibration(tmp_path: Path) -> None:
     embedding, labels = gallery(200)
     with fill(tmp_path / "index", embedding, labels) as index:
-        calibrate_index(index)
-        rows = index.rows
-        first, second = rows[:-1], rows[1:]
-        near = torch.arange(199) % 2 == 0
-        second = torch.where(near, rows[(torch.arange(199) + 30) % 200], second)
-        record = calibrate_index_on_pairs(index, first, second, near)
+        Gallery(index).calibrate()
+        near = [number % 2 == 0 for number in range(199)]
+        others = [(number + 30) % 200 if same else number + 1 for number, same in enumerate(near)]
+        pairs = [(f"item {number}", f"item {others[number]}", near[number]) for number in range(199)]
+        opened = Gallery(index)
+        record = opened.calibrate(pairs=pairs)
         assert record["pairs"] == 199
-        parts = Answering.load(index)
+        with pytest.raises(InputError, match="Pair 1: the index has no item 'nothing'"):
+            opened.calibrate(pairs=[("item 0", "nothing", True)])
+        parts = Calibrated.load(index)
         assert parts.risk is None
         assert parts.presence is None
-        answers = Answerer(index).answer(embedding[:5])
+        answers = Gallery(index).ask(embedding[:5])
         assert answers.probability is not None
         assert set(answers.decisions()) == {"answer"}
 
@@ -248,10 +247,12 @@ def test_a_combined_doubt_decides_and_is_named(tmp_path: Path) -> None:
     made = calibrate(whole, Targets(target_error=0.2), fit_doubt=fit_doubt)  # type: ignore[arg-type]
     assert torch.equal(fitted_on[0], random_split(600, seed=0)[0])
     with fill(tmp_path / "index", embedding, labels) as index:
-        answers = Answerer(index, parts=Answering.of(made), doubt=doubt).answer(embedding[:200])
+        judge = Judge(Calibrated.of(made, {}), doubt=doubt)
+        answers = judge.answers(index.search(embedding[:200], 20), embedding[:200], index)
         record = calibrate_index(index, combined=False)
         assert record["doubt"] == "probability"
-        plain = Answerer(index, doubt=doubt).answer(embedding[:5])  # its parts are shown, and decide nothing
+        judge = Judge(Calibrated.load(index), doubt=doubt)  # its parts are shown, and decide nothing
+        plain = judge.answers(index.search(embedding[:5], 20), embedding[:5], index)
         assert plain.probability is not None
         assert plain.total_doubt is not None
         assert torch.equal(plain.total_doubt, 1 - plain.probability[:, 0])

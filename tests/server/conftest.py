@@ -10,7 +10,7 @@ import pytest
 
 import doubtless
 from doubtless.calibration.fit import Targets
-from doubtless.gallery.calibration import calibrate_index
+from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 from doubtless.ingest.create import create_index_of_images
 from doubtless.server.service.service import Service
@@ -24,7 +24,7 @@ def served_index(tiny_run: Path, tiny_npz: Path, tmp_path_factory: pytest.TempPa
     write_folder(folder / "pictures", *tiny_images(tiny_npz, 120))
     create_index_of_images(folder / "index", doubtless.load(tiny_run), [folder / "pictures"])
     with FolderIndex.open(folder / "index", writable=True) as index:
-        calibrate_index(index, Targets(target_error=0.3))
+        Gallery(index).calibrate(Targets(target_error=0.3))
     return folder / "index"
 
 

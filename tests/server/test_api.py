@@ -14,7 +14,7 @@ from PIL import Image
 import doubtless
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answerer import Answerer
+from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 from doubtless.server.http.binding import check_binding
 from doubtless.server.service.service import Service
@@ -28,7 +28,7 @@ def test_a_search_is_what_the_answerer_says(
 ) -> None:
     (tmp_path / "query.png").write_bytes(picture)
     embedding = doubtless.load(tiny_run).embed([tmp_path / "query.png"])
-    wanted = Answerer(service.index).answer(embedding, 3, confidence=0.8)[0]
+    wanted = Gallery(service.gallery.index).ask(embedding, 3, confidence=0.8)[0]
     found = send(
         service, "POST", "/v1/search", files={"image": picture}, data={"k": "3", "confidence": "0.8"}
     ).json()
@@ -122,7 +122,7 @@ def test_an_item_of_an_embedding_gets_an_id(service: Service) -> None:
 
 
 def test_images_of_a_gallery_are_shown_by_id_only(service: Service, served_index: Path) -> None:
-    id = service.index.ids()[0]
+    id = service.gallery.index.ids()[0]
     file = served_index.parent / "pictures" / id
     assert send(service, "GET", f"/v1/items/{id}/image").content == file.read_bytes()
     for address in (
@@ -166,9 +166,9 @@ def test_a_read_only_service_changes_nothing(own_index: Path, picture: bytes) ->
         FolderIndex.open(own_index, writable=True) as writer,
     ):
         check_problem(send(service, "POST", "/v1/items", files={"image": picture}), 403)
-        id = service.index.ids()[0]
+        id = service.gallery.index.ids()[0]
         check_problem(send(service, "DELETE", f"/v1/items/{id}"), 403)
-        assert len(service.index) == 120
+        assert len(service.gallery.index) == 120
         writer.remove([id])  # what another process changes is seen
         assert send(service, "GET", "/v1/info").json()["items"] == 119
 
@@ -209,7 +209,7 @@ def test_pages_of_strangers_cannot_ask(service: Service, picture: bytes) -> None
     assert send(service, "GET", "/v1/info", base="http://localhost:8000").status_code == 200
     shown = send(service, "GET", "/v1/info", headers={"Origin": "https://evil.example"})
     assert not [name for name in shown.headers if name.startswith("access-control")]
-    assert len(service.index) == 120
+    assert len(service.gallery.index) == 120
 
 
 def test_other_hosts_need_a_token() -> None:

@@ -150,6 +150,6 @@ def test_problems_say_what_was_wrong(service: Service, picture: bytes) -> None:
     wrong = {"embedding": {"location": [1.0, 2.0]}}
     assert "dimension 8" in check_problem(send(service, "POST", "/v1/search", json=wrong), 422)["detail"]
     service.batcher.close()
-    service.index.close()  # a fault inside is said to be one, and no more
+    service.gallery.index.close()  # a fault inside is said to be one, and no more
     check_problem(send(service, "GET", "/v1/info"), 500)
     check_problem(send(service, "POST", "/v1/search", files={"image": picture}), 503)

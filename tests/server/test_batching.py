@@ -157,4 +157,4 @@ def test_many_threads_ask_store_and_remove(service: Service, picture: bytes) -> 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(turn, range(24)))
     assert all(id.startswith("new ") for id in found)
-    assert len(service.index) == 120
+    assert len(service.gallery.index) == 120

@@ -39,7 +39,7 @@ def test_an_item_that_is_refused_leaves_no_copy(service: Service, own_index: Pat
     with pytest.raises(InputError, match="id"):
         service.add("", picture)
     assert files(own_index) == set()
-    assert len(service.index) == 120
+    assert len(service.gallery.index) == 120
 
 
 def test_what_a_kill_left_is_cleared_away(own_index: Path, picture: bytes) -> None:
@@ -66,7 +66,7 @@ def test_what_a_kill_left_is_cleared_away(own_index: Path, picture: bytes) -> No
         assert service.image_of("kept").data == picture
     assert {path.name for path in own_index.iterdir()} == before
     with Service.open(own_index, read_only=True) as service:
-        assert len(service.index) == 121
+        assert len(service.gallery.index) == 121
 
 
 def test_names_on_the_disk_are_made_here(own_index: Path) -> None:
@@ -82,8 +82,8 @@ def test_names_on_the_disk_are_made_here(own_index: Path) -> None:
 def test_embeddings_are_stored_as_they_are(service: Service) -> None:
     location = torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
     service.add("vector", Embedding.point(location), label="l", metadata={"n": [1, {"deep": None}]})
-    row = service.index.rows_of(["vector"])["vector"]
-    assert torch.equal(service.index.embedding([row]).location, location)
+    row = service.gallery.index.rows_of(["vector"])["vector"]
+    assert torch.equal(service.gallery.index.embedding([row]).location, location)
     assert service.items.get("vector").metadata == {"n": [1, {"deep": None}]}
     with pytest.raises(NotFoundError, match="no image"):
         service.image_of("vector")

@@ -112,7 +112,7 @@ def test_killed_under_writes_it_loses_nothing_acknowledged(own_index: Path, pict
                 thread.join()
         unsure = {id.removeprefix("perhaps ") for id in removed if id.startswith("perhaps ")}
         with Service.open(own_index) as service:
-            there = set(service.index.ids())
+            there = set(service.gallery.index.ids())
             assert acknowledged - removed - unsure <= there
             assert not removed & there
             assert {id for id in there if id.count("-") == 2 and "/" not in id} <= in_flight

@@ -6,7 +6,6 @@ import sys
 
 import typer
 
-from doubtless import __version__
 from doubtless.cli import (
     bench,
     calibrate,
@@ -25,6 +24,7 @@ from doubtless.cli import (
 from doubtless.cli import evaluate as report
 from doubtless.cli import listing as sources
 from doubtless.errors import DoubtlessError
+from doubtless.version import __version__
 
 app = typer.Typer(
     name="doubtless",

@@ -40,6 +40,7 @@ def bench(
     """
     from doubtless.bench import load_suite, plan_jobs, run_suite
     from doubtless.bench.comparison import write_results
+    from doubtless.cli.command import recorded_command
     from doubtless.cli.tables import print_comparison, print_json
 
     chosen = _narrowed(load_suite(suite), seeds, only)
@@ -53,7 +54,7 @@ def bench(
         return
     failed = [status for status in run_suite(plan, parallel=jobs) if status.state == "failed"]
     if any(job.is_done for job in plan):
-        table = write_results(chosen, plan, out)
+        table = write_results(chosen, plan, out, command=recorded_command())
         if json:
             print_json(table.to_json())
         else:

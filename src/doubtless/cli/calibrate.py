@@ -10,12 +10,7 @@ import typer
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from doubtless.gallery.calibration import ItemFeatures
-    from doubtless.index.base import Index
-
-NOVELTY = ("auto", "features", "directions")
+    from doubtless.embedding import Embedding
 
 
 def calibrate(
@@ -37,7 +32,7 @@ def calibrate(
     false_alarm: Annotated[
         float, typer.Option(help="Share of queries that are there but may be called not in the gallery.")
     ] = 0.05,
-    model: Annotated[Path | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
+    model: Annotated[str | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
     novelty: Annotated[
         str,
         typer.Option(
@@ -57,49 +52,33 @@ def calibrate(
     """
     from doubtless.calibration.fit import Targets
     from doubtless.cli.tables import print_json
-    from doubtless.gallery.calibration import calibrate_index, calibrate_index_on_pairs
-    from doubtless.index.base import open_index
+    from doubtless.gallery import Gallery
+    from doubtless.progress import bar
 
     if queries is not None and pairs is not None:
         raise InputError("calibrate takes --queries or --pairs, and not both.")
     targets = Targets(target_error=target_error, confidence=confidence, false_alarm=false_alarm)
-    with open_index(index, writable=True) as opened:
-        if pairs is not None:
-            record = calibrate_index_on_pairs(opened, *read_pairs(pairs, opened))
-        elif queries is not None:
-            embedding, labels = _read_queries(queries)
-            record = calibrate_index(opened, targets, queries=embedding, labels=labels, most=most, seed=seed)
-        else:
-            features = features_of(opened, model, novelty)
-            record = calibrate_index(opened, targets, features_of=features, most=most, seed=seed)
+    embedding, labels = (None, None) if queries is None else _read_queries(queries)
+    with Gallery.open(index, model=model, writable=True) as gallery:
+        record = gallery.calibrate(
+            targets,
+            queries=embedding,
+            labels=labels,
+            pairs=None if pairs is None else read_pairs(pairs),
+            novelty=novelty,  # type: ignore[arg-type]
+            most=most,
+            seed=seed,
+            progress=bar,
+        )
     if json:
         print_json(record)
     else:
         print_calibration(record, str(index))
 
 
-def features_of(index: Index, run: Path | None, novelty: str) -> ItemFeatures | None:
-    """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
-    from doubtless.gallery.calibration import ItemFeatures, images_are_there
-    from doubtless.gallery.model import needed_model
-    from doubtless.ingest.create import recorded_run
-    from doubtless.progress import bar
-
-    if novelty not in NOVELTY:
-        raise InputError(f"--novelty takes {', '.join(NOVELTY)}, got {novelty!r}.")
-    if novelty == "directions":
-        return None
-    recorded = run or recorded_run(index)
-    if novelty == "auto" and (recorded is None or not recorded.is_dir() or not images_are_there(index)):
-        return None
-    return ItemFeatures(index, needed_model(index, run), progress=bar)
-
-
-def read_pairs(path: Path, index: Index) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of both items and whether they are the same, from a CSV with the columns query, item, same."""
+def read_pairs(path: Path) -> list[tuple[str, str, bool]]:
+    """Ids of both items and whether they are the same, from a CSV with the columns query, item, same."""
     import csv
-
-    import torch
 
     try:
         with path.open(newline="") as file:
@@ -109,24 +88,19 @@ def read_pairs(path: Path, index: Index) -> tuple[Tensor, Tensor, Tensor]:
     if not lines or not {"query", "item", "same"} <= set(lines[0]):
         raise InputError(f"{path} must have the columns query, item and same, and at least one pair.")
     answers = {"1": True, "true": True, "0": False, "false": False}
-    row_of = dict(zip(index.ids(), index.rows.tolist(), strict=True))
     for number, line in enumerate(lines, start=2):
         if (line["same"] or "").strip().lower() not in answers:
             raise InputError(f"{path}, line {number}: same must be 1 or 0, got {line['same']!r}.")
-        for name in (line["query"], line["item"]):
-            if name not in row_of:
-                raise InputError(f"{path}, line {number}: the index has no item {name!r}.")
-    first, second = (torch.tensor([row_of[line[name]] for line in lines]) for name in ("query", "item"))
-    return first, second, torch.tensor([answers[line["same"].strip().lower()] for line in lines])
+    return [(line["query"], line["item"], answers[line["same"].strip().lower()]) for line in lines]
 
 
-def _read_queries(path: Path) -> tuple[Any, list[str]]:
+def _read_queries(path: Path) -> tuple[Embedding, list[str]]:
     from doubtless.ingest.vectors import read_vectors
 
-    found = read_vectors(path)
-    if found.labels is None:
+    vectors = read_vectors(path)
+    if vectors.labels is None:
         raise InputError(f"{path} has no labels; queries to calibrate on need them.")
-    return found.embedding, ["" if label is None else str(label) for label in found.labels]
+    return vectors.embedding, ["" if label is None else str(label) for label in vectors.labels]
 
 
 def print_calibration(record: dict[str, Any], title: str) -> None:

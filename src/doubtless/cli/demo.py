@@ -49,9 +49,8 @@ def make_gallery(run: Run, *, stranger: str = "digits") -> DemoGallery:
 
     What an earlier call has made is taken as it is.
     """
-    import doubtless
     from doubtless.data import open_source
-    from doubtless.ingest.create import create_index_of_images
+    from doubtless.gallery import Gallery
     from doubtless.runs import open_run_data
 
     data = open_run_data(run.config, split=run.split)
@@ -59,7 +58,7 @@ def make_gallery(run: Run, *, stranger: str = "digits") -> DemoGallery:
     asked = one_of_each(data.source, test)
     if not (run.path / INDEX).is_dir():
         _write_images(run.path / IMAGES, data.source, [row for row in test if row not in set(asked)])
-        create_index_of_images(run.path / INDEX, doubtless.load(run.path), run.path / IMAGES)
+        Gallery.create(run.path / INDEX, run.path / IMAGES, model=run.path).close()
     others = open_source(stranger)
     examples = [_example(data.source, row) for row in asked]
     examples += [_example(others, row) for row in range(min(STRANGERS, len(others)))]
@@ -67,18 +66,13 @@ def make_gallery(run: Run, *, stranger: str = "digits") -> DemoGallery:
 
 
 def _calibrated(path: Path) -> str:
-    """Calibrates an index that is not; the sentence of its promise."""
-    from doubtless.calibration.fit import Targets
-    from doubtless.gallery.answerer import Answering
-    from doubtless.gallery.calibration import calibrate_index
-    from doubtless.index.folder import FolderIndex
+    """Calibrates a gallery that is not; the sentence of its promise."""
+    from doubtless.gallery import Gallery
 
-    with FolderIndex.open(path, writable=True) as index:
-        if Answering.load(index).risk is None:
-            calibrate_index(index, Targets(target_error=TARGET_ERROR))
-        control = Answering.load(index).risk
-        assert control is not None
-        return control.sentence()
+    with Gallery.open(path, writable=True) as gallery:
+        if gallery.status()["promise"] is None:
+            gallery.calibrate(target_error=TARGET_ERROR)
+        return str(gallery.status()["promise"]["sentence"])
 
 
 def one_of_each(source: Source, rows: Sequence[int]) -> list[int]:
@@ -153,6 +147,7 @@ def demo(
 
 
 def _trained(out: Path, *, json: bool) -> Run:
+    from doubtless.cli.command import recorded_command
     from doubtless.cli.tables import print_evaluation, print_json
     from doubtless.methods.configuration import make_config
     from doubtless.progress import bar
@@ -160,7 +155,7 @@ def _trained(out: Path, *, json: bool) -> Run:
     from doubtless.training import train_run
 
     run = train_run(make_config(DEMO), out, progress=bar)
-    found = RunEvaluation(run, progress=bar).measure()
+    found = RunEvaluation(run, progress=bar).measure(command=recorded_command())
     if json:
         print_json({"run": str(run.path), **found.to_json()})
         return run

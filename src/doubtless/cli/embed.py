@@ -66,17 +66,17 @@ def embed(
     """
     from typing import cast
 
-    from doubtless.gallery.model import load_model
     from doubtless.ingest.bulk import embed_files
-    from doubtless.ingest.parquet import Columns
     from doubtless.ingest.progress import BulkProgress
+    from doubtless.ingest.records import Columns
+    from doubtless.runs.model import open_model
 
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),
         "shard_size": shard_size,
         "batch_size": batch_size,
     }
-    model = load_model(run)
+    model = open_model(run)
     kind = cast("ShardFormat", shard_format)
     with BulkProgress() as meter:
         if ray is None:

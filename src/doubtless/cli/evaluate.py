@@ -85,6 +85,7 @@ def _measure_run(
     asked: dict[str, Any],
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
+    from doubtless.cli.command import recorded_command
     from doubtless.config import evaluation_options
     from doubtless.progress import bar
     from doubtless.runs import Run
@@ -93,7 +94,7 @@ def _measure_run(
     opened = Run.open(run)
     options = evaluation_options(opened.config.evaluation, **asked)
     work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
-    found = work.measure(bootstrap=bootstrap)
+    found = work.measure(bootstrap=bootstrap, command=recorded_command())
     return found, work.folder, f"{work.config.method} on {data or work.config.data.source}"
 
 
@@ -105,11 +106,12 @@ def _measure_files(
     out: Path | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
+    from doubtless.cli.command import recorded_command
     from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.evaluation import EvaluationOptions, evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
-    from doubtless.runs.evaluation import recorded_command, versions
+    from doubtless.runs.report import versions
 
     options = evaluation_options(EvaluationConfig(), **asked)
     with spinner("measuring"):
@@ -147,13 +149,14 @@ def report(
 
     Example: doubtless report runs/first
     """
+    from doubtless.cli.command import recorded_command
     from doubtless.cli.tables import print_json
     from doubtless.progress import bar
     from doubtless.runs import Run
     from doubtless.runs.evaluation import RunEvaluation
 
     work = RunEvaluation(Run.open(run), progress=bar)
-    found = work.measure()
+    found = work.measure(command=recorded_command())
     path = work.folder / "report.html"
     if json:
         print_json({"report": str(path), **found.to_json()})

@@ -48,8 +48,10 @@ def interval(measure: Measure) -> str:
 def _baselines(found: Evaluation) -> Any:
     from rich.table import Table
 
+    from doubtless.metrics.catalogue import metric_of
+
     names = list(dict.fromkeys(name for values in found.baselines.values() for name in values))
-    shown = [name for name in names if name.split("/")[0] in {"error_auroc", "ausc", "ood_auroc"}]
+    shown = [name for name in names if (metric := metric_of(name)) is not None and metric.brief]
     table = Table(title="learned, combined, and free uncertainties", title_justify="left", title_style="bold")
     table.add_column("uncertainty")
     for name in shown:

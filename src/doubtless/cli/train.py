@@ -24,6 +24,7 @@ def train(
 
     Example: doubtless train configs/fashion-sample/deterministic.yaml --out runs/first --set seed=1
     """
+    from doubtless.cli.command import recorded_command
     from doubtless.cli.tables import print_evaluation, print_json
     from doubtless.distributed import is_main
     from doubtless.methods.configuration import load_config
@@ -40,9 +41,9 @@ def train(
     if not evaluate:
         typer.echo(f"run: {run.path}")
         return
-    found = RunEvaluation(run, progress=bar).measure()
+    evaluation = RunEvaluation(run, progress=bar).measure(command=recorded_command())
     if json:
-        print_json({"run": str(run.path), **found.to_json()})
+        print_json({"run": str(run.path), **evaluation.to_json()})
     else:
-        print_evaluation(found, f"{checked.method} on {checked.data.source}")
+        print_evaluation(evaluation, f"{checked.method} on {checked.data.source}")
         typer.echo(f"run:    {run.path}\nreport: {run.path / 'report.html'}")

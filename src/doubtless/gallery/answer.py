@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from doubtless.errors import InputError
 from doubtless.search.hits import Hits
 
 Decision = Literal["answer", "abstain", "not-in-gallery"]
@@ -31,7 +31,7 @@ class ItemLike(Protocol):
     def metadata(self) -> Mapping[str, Any]: ...
 
 
-class Gallery(Protocol):
+class ItemLookup(Protocol):
     """Where items are looked up: an `Index`."""
 
     def items(self, rows: Tensor) -> Sequence[ItemLike]: ...
@@ -58,8 +58,24 @@ class AnswerHit:
     probability: float | None
     """That it is right; None before calibration."""
     expected_squared_distance: float
+    uncertainty: float | None = None
+    """Of the item; None: the gallery holds points."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     path: str | None = None
+
+    def to_json(self, rank: int) -> dict[str, Any]:
+        """Plain values; `image` is where its picture lies: a path here, an address where it is served."""
+        return {
+            "rank": rank,
+            "id": self.id,
+            "label": self.label,
+            "probability": finite(self.probability),
+            "score": finite(self.score),
+            "expected_squared_distance": finite(self.expected_squared_distance),
+            "uncertainty": finite(self.uncertainty),
+            "image": self.path,
+            "metadata": dict(self.metadata),
+        }
 
 
 @dataclass(frozen=True)
@@ -67,11 +83,13 @@ class Answer:
     """What one query is told.
 
     decision       "answer" | "abstain" | "not-in-gallery"
+    hits           what was found, nearest first
     covering_set   ids of the first hits that contain a true match with the confidence asked for; None where that
                    is not calibrated, or more is asked than all hits together can promise
     doubt, parts   how unsure, and from what: image, model, gallery, distance, novelty
     reason         a sentence
     warnings       what this answer cannot promise
+    uncertainty    of the query's own embedding; None for points
     """
 
     decision: Decision
@@ -81,9 +99,41 @@ class Answer:
     parts: Mapping[str, float]
     reason: str
     warnings: tuple[str, ...] = ()
+    uncertainty: float | None = None
+
+    @property
+    def label(self) -> str | None:
+        """What is answered; None where nothing is, or the item has no label."""
+        return self.hits[0].label if self.decision == "answer" and self.hits else None
+
+    @property
+    def probability(self) -> float | None:
+        """That the first hit is right, answered or not; None before calibration."""
+        return self.hits[0].probability if self.hits else None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The one form of an answer in JSON, the same from Python, the command line and over HTTP.
+
+        >>> sorted(Answer("abstain", (), None, 0.5, {}, "No answer.").to_json())[:4]
+        ['covering_set', 'decision', 'doubt', 'hits']
+        """
+        return {
+            "decision": self.decision,
+            "label": self.label,
+            "probability": finite(self.probability),
+            "reason": self.reason,
+            "doubt": finite(self.doubt),
+            "parts": {name: finite(value) for name, value in self.parts.items()},
+            "uncertainty": finite(self.uncertainty),
+            "covering_set": None if self.covering_set is None else list(self.covering_set),
+            "warnings": list(self.warnings),
+            "hits": [hit.to_json(rank) for rank, hit in enumerate(self.hits, start=1)],
+        }
+
+
+def finite(value: float | None) -> float | None:
+    """None where a number is infinite or missing: JSON has no word for that."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +154,7 @@ class Answers:
     hits may be deeper than k, the number shown: covering sets reach further.
     """
 
-    gallery: Gallery
+    index: ItemLookup
     hits: Hits
     k: int
     decision: Tensor  # (n,) codes of DECISIONS
@@ -132,13 +182,13 @@ class Answers:
 
     def __getitem__(self, index: int) -> Answer:
         if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self)} answers, got index {index}.")
+            raise IndexError(f"There are {len(self)} answers, got index {index}.")
         index = index % len(self)
         size = 0 if self.covering is None else int(self.covering[index])
         shown = max(self.k, size)
         row = self.hits.row[index, :shown]
         found = self._found(index, row[row >= 0])
-        total = self.total_doubt
+        total, uncertainty = self.total_doubt, self.hits.query_uncertainty
         return Answer(
             decision=DECISIONS[int(self.decision[index])],
             hits=found[: self.k],
@@ -147,11 +197,13 @@ class Answers:
             parts={name: float(value[index]) for name, value in self.parts.items()},
             reason=self._reason(index, found),
             warnings=self._warnings(size),
+            uncertainty=None if uncertainty is None else float(uncertainty[index]),
         )
 
     def _found(self, index: int, rows: Tensor) -> tuple[AnswerHit, ...]:
-        items = self.gallery.items(rows)
+        items = self.index.items(rows)
         score, distance = self.hits.score[index], self.hits.expected_squared_distance[index]
+        doubts = self.hits.uncertainty
         return tuple(
             AnswerHit(
                 id=item.id,
@@ -159,6 +211,7 @@ class Answers:
                 score=float(score[place]),
                 probability=None if self.probability is None else float(self.probability[index, place]),
                 expected_squared_distance=float(distance[place]),
+                uncertainty=None if doubts is None else float(doubts[index, place]),
                 metadata=dict(item.metadata),
                 path=None if item.path is None else str(item.path),
             )
@@ -211,8 +264,3 @@ class Answers:
 
     def _named(self, index: int) -> str:
         return "" if self.doubt is None else f" {self.doubt.reason(index)}"
-
-
-def check_k(k: int) -> None:
-    if k < 1:
-        raise InputError(f"k must be at least 1, got {k}.")

@@ -1,41 +1,33 @@
-"""Calibrating an index: on its own labelled items, each of them left out, or on labelled queries from outside.
-
-The combined doubt of an index, fitted on the queries that may be fitted on, and known to abstention.
-
-Features before the head of an index's own items, from their images: what is not new to this gallery.
-"""
+"""Calibrating a gallery: on its own labelled items, each of them left out, or on labelled queries from outside."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from doubtless.calibration import fit
 from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.fit import DEFAULT, DoubtOf, Known, Targets, calibrate, trial
-from doubtless.calibration.pairs import ATTACHMENT as PAIRS
-from doubtless.calibration.pairs import PairCalibrator
+from doubtless.calibration.fit import DEFAULT, Calibration, Known, Targets
+from doubtless.calibration.pairs import PairAnswer, PairCalibrator, answer_pair
 from doubtless.calibration.risk import RiskControl
-from doubtless.data import Progress
-from doubtless.doubt.doubt import ATTACHMENT as DOUBT
-from doubtless.doubt.doubt import Doubt
-from doubtless.doubt.novelty import Novelty
-from doubtless.doubt.signals import hit_signals, query_signals
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError
-from doubtless.gallery.answerer import Answering
-from doubtless.search.hits import Hits, hits_without_class
+from doubtless.errors import FileError, InputError, nearest
+from doubtless.gallery.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
+from doubtless.gallery.judge import Calibrated
+from doubtless.index.base import Index
+from doubtless.search.hits import Hits, hits_without_class, without_itself
 
 if TYPE_CHECKING:
-    from doubtless.index.base import Index
-    from doubtless.runs.model import Model
+    from doubtless.data import Progress
+    from doubtless.gallery.gallery import Gallery
 
-
+NoveltyOf = Literal["auto", "features", "directions"]
 MOST = 20_000
 """Queries an index is calibrated with at most; more would sharpen nothing that can be seen."""
 MOST_ABSENT = 4_000
@@ -44,87 +36,150 @@ MOST_NUMBERS = 200_000_000
 """Numbers of a gallery that are looked at in memory for that; beyond, presence goes by similarity alone."""
 
 
-def calibrate_index(
+def calibrate(
     index: Index,
     targets: Targets = DEFAULT,
     *,
     queries: Embedding | None = None,
-    labels: list[str] | None = None,
+    labels: Sequence[str] | None = None,
     combined: bool = True,
     features_of: FeaturesOf | None = None,
     most: int = MOST,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Calibrates and saves match probability, abstention, covering sets, presence and pairs; returns the record.
+    """Calibrates and saves everything an answer promises; returns the record.
 
     queries, labels   from outside; None: the index's own labelled items search all others
     combined          fits and saves the combined doubt, and abstains by it; else by 1 − P(first hit right)
-    features_of       features before the head of items' images (`doubtless.gallery.calibration`), by which the
-                      combined doubt then tells what is new; None: directions serve
+    features_of       features before the head of items' images, by which the combined doubt then tells what is
+                      new; None: directions serve
     most              queries used, drawn at random with `seed` where there are more
     """
-    known, counts, embedding, own = calibration_queries(
+    known, counts, embedding, rows = calibration_queries(
         index, queries=queries, labels=labels, most=most, seed=seed
     )
     fitter = (
-        DoubtFitter(index, known, embedding, own, features_of=features_of, seed=seed) if combined else None
+        DoubtFitter(index, known, embedding, rows, features_of=features_of, seed=seed) if combined else None
     )
-    made = calibrate(known, targets, fit_doubt=fitter, seed=seed)
+    calibration = fit.calibrate(known, targets, fit_doubt=fitter, seed=seed)
     pairs = PairCalibrator.fit(embedding, known.label) if _can_pair(known.label) else None
-    disjoint = made.calibrator.record.get("class_disjoint", {})
+    doubt = None if fitter is None else fitter.fitted
     record = {
         **counts,
         "items": len(index),
-        "method": made.calibrator.first.method,
-        "features": list(made.calibrator.first.names),
-        "exchangeable": made.calibrator.record["exchangeable"]
-        | trial(known, targets, by_class=False, seed=seed),
-        "class_disjoint": disjoint | trial(known, targets, by_class=True, seed=seed),
-        "abstention": _abstention(made.risk),
-        "covering_reach": made.covering.reach,
-        "presence": dict(made.presence.record),
+        **_figures(known, calibration, targets, seed=seed),
         "pairs": None if pairs is None else dict(pairs.record),
     }
-    if fitter is not None and fitter.fitted is not None:
-        record["novelty_of"] = fitter.fitted.record["novelty_of"]
-    answering = Answering.of(made, record)
-    answering.save(index)
-    if fitter is not None and fitter.fitted is not None:
-        index.attach(DOUBT, *fitter.fitted.state())
-    if pairs is not None:
-        index.attach(PAIRS, *pairs.state())
-    return dict(answering.about or {})
+    if doubt is not None:
+        record["novelty_of"] = doubt.record["novelty_of"]
+    calibrated = Calibrated.of(calibration, record, pairs=pairs, doubt=doubt)
+    calibrated.save(index)
+    return dict(calibrated.record or {})
 
 
-def calibrate_index_on_pairs(index: Index, first: Tensor, second: Tensor, same: Tensor) -> dict[str, Any]:
-    """Match probability from pairs of rows of the index, known to be the same or not (n,); nothing else.
+def _figures(known: Known, calibration: Calibration, targets: Targets, *, seed: int) -> dict[str, Any]:
+    """What the calibration is worth, for queries and for classes that had no part in it."""
+    calibrator = calibration.calibrator
+    disjoint = calibrator.record.get("class_disjoint", {})
+    return {
+        "method": calibrator.first.method,
+        "features": list(calibrator.first.names),
+        "exchangeable": calibrator.record["exchangeable"]
+        | fit.trial(known, targets, by_class=False, seed=seed),
+        "class_disjoint": disjoint | fit.trial(known, targets, by_class=True, seed=seed),
+        "abstention": _abstention(calibration.risk),
+        "covering_reach": calibration.covering.reach,
+        "presence": dict(calibration.presence.record),
+    }
+
+
+def calibrate_on_pairs(index: Index, pairs: Sequence[tuple[str, str, bool]]) -> dict[str, Any]:
+    """Match probability from pairs of items by their ids, known to be the same or not; nothing else.
 
     A pair says nothing of what a query finds, so abstention, covering sets and presence stay uncalibrated.
     """
-    left, right = index.embedding(first), index.embedding(second)
-    calibrator = Calibrator.fit_pairs(left, right, same)
-    pairs = PairCalibrator.fit_pairs(left, right, same)
+    if not pairs:
+        raise InputError("There is no pair to calibrate on.")
+    rows = index.rows_of([id for first, second, _ in pairs for id in (first, second)])
+    for number, pair in enumerate(pairs, start=1):
+        if missing := [id for id in pair[:2] if id not in rows]:
+            raise InputError(f"Pair {number}: the index has no item {missing[0]!r}.")
+    first = index.embedding([rows[one] for one, _, _ in pairs])
+    second = index.embedding([rows[other] for _, other, _ in pairs])
+    same = torch.tensor([bool(pair[2]) for pair in pairs])
+    calibrator = Calibrator.fit_pairs(first, second, same)
     record = {"items": len(index), "method": calibrator.first.method, **calibrator.record}
     record["features"] = list(calibrator.first.names)
-    Answering(calibrator=calibrator, about=record).save(index)
-    index.attach(PAIRS, *pairs.state())
+    Calibrated(
+        calibrator=calibrator, pairs=PairCalibrator.fit_pairs(first, second, same), record=record
+    ).save(index)
     return record
+
+
+def compare_by_run(
+    run: str | Path,
+    first: str | Path,
+    second: str | Path,
+    *,
+    prior: float = 0.5,
+    progress: Progress | None = None,
+) -> PairAnswer:
+    """Do two pictures show the same? By a run's model and pairs of its validation images, without a gallery."""
+    from doubtless.runs.data import embed_images, open_run_data
+    from doubtless.runs.model import open_model
+    from doubtless.runs.run import Run
+
+    opened, model = Run.open(run), open_model(run)
+    known = open_run_data(opened.config, split=opened.split, progress=progress).validation
+    if not len(known):
+        raise InputError(
+            f"{run} has no validation images to calibrate pairs on; use a gallery that is calibrated."
+        )
+    pairs = PairCalibrator.fit(embed_images(model.method, known, progress=progress).to("cpu"), known.labels)
+    embedding = model.embed([first, second]).to("cpu")
+    return answer_pair(embedding[:1], embedding[1:], pairs, prior=prior)
+
+
+def feature_reader(
+    gallery: Gallery, novelty: NoveltyOf, *, progress: Progress | None = None
+) -> ItemFeatures | None:
+    """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
+    if novelty not in get_args(NoveltyOf):
+        raise InputError(f"There is no novelty of {novelty!r}{nearest(novelty, get_args(NoveltyOf))}")
+    if novelty == "directions" or (novelty == "auto" and not _can_look(gallery)):
+        return None
+    return ItemFeatures(gallery.index, gallery.model, progress=progress)
+
+
+def _can_look(gallery: Gallery) -> bool:
+    """Whether the model and the images that it has embedded can be found."""
+    try:
+        return gallery.find_model() is not None and images_are_there(gallery.index)
+    except (InputError, FileError):  # a run that was moved away, or is another one now
+        return False
+
+
+def targets_of(targets: Targets | None, target_error: float | None) -> Targets:
+    """What is to be promised: an object, or the usual with another error."""
+    if targets is not None and target_error is not None:
+        raise InputError("What is to be promised is given as targets or as target_error, and not both.")
+    return (targets or DEFAULT) if target_error is None else replace(DEFAULT, target_error=target_error)
 
 
 def calibration_queries(
     index: Index,
     *,
     queries: Embedding | None = None,
-    labels: list[str] | None = None,
+    labels: Sequence[str] | None = None,
     most: int = MOST,
     seed: int = 0,
 ) -> tuple[Known, dict[str, int], Embedding, Tensor | None]:
     """Queries with a true match in the index, what was left out, their embedding, and their rows in the index."""
     if (queries is None) != (labels is None):
-        raise InputError("queries to calibrate on need their labels; got one of the two.")
+        raise InputError("Queries to calibrate on need their labels; got one of the two.")
     codes = index.labels
     if not bool((codes >= 0).any()):
-        raise InputError("the index has no labels to calibrate on; add them, or calibrate on pairs.")
+        raise InputError("The index has no labels to calibrate on; add them, or calibrate on pairs.")
     alone = queries is None
     if queries is None or labels is None:
         chosen = _some((codes >= 0).nonzero().squeeze(1), most, seed)
@@ -140,7 +195,7 @@ def calibration_queries(
     there = (matches > 0).nonzero().squeeze(1)
     counts = {"queries": len(there), "without_positive": len(label) - len(there)}
     if not len(there):
-        raise InputError("no query has a true match in the index: no other item carries any query's label.")
+        raise InputError("No query has a true match in the index: no other item carries any query's label.")
     queries, label, own = queries[there], label[there], None if own is None else own[there]
     hits = _searched(index, queries, own)
     return Known(hits, label, _absent(index, queries, label, seed)), counts, queries, own
@@ -152,15 +207,6 @@ def _searched(index: Index, queries: Embedding, own: Tensor | None) -> Hits:
         return index.search(queries, DEPTH)
     hits = index.search(queries, DEPTH + 1)
     return without_itself(hits, own)
-
-
-def without_itself(hits: Hits, own: Tensor) -> Hits:
-    """One hit less a query: its own row (n,) where that was found, the last one where not."""
-    itself = hits.row == own.unsqueeze(1)
-    missed = ~itself.any(1)
-    itself[missed, -1] = True
-    shape = (len(hits), hits.depth - 1)
-    return hits.chosen(lambda value: value[~itself].view(shape))
 
 
 def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits | None:
@@ -223,123 +269,3 @@ def _some(rows: Tensor, most: int, seed: int) -> Tensor:
 def _can_pair(label: Tensor) -> bool:
     sizes = label.unique(return_counts=True)[1]
     return len(sizes) > 1 and bool((sizes > 1).any())
-
-
-MOST_ITEMS = 50_000
-"""Items of a gallery among which the known ones of novelty are chosen."""
-MOST_IMAGES = 10_000
-"""The same where their images must be looked at again."""
-
-FeaturesOf = Callable[[Tensor], Tensor]
-"""Rows of an index (n,) → features (n, F) of their images before the head."""
-
-
-class DoubtFitter:
-    """Fits a `Doubt` on some of the known queries of an index; `fitted` is the last one.
-
-    What is not new is what the gallery holds: novelty is the distance to the nearest of its items, the query's own
-    left out (`own` (n,): its row in the index; None for queries from outside). With `features_of` distances are
-    those of features before the head, else of directions.
-    """
-
-    def __init__(
-        self,
-        index: Index,
-        known: Known,
-        queries: Embedding,
-        own: Tensor | None,
-        *,
-        features_of: FeaturesOf | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.known, self.queries = known, queries
-        self.generator = torch.Generator().manual_seed(seed)
-        seen = features_of is not None and own is not None
-        rows, most = index.rows, MOST_IMAGES if seen else MOST_ITEMS
-        if len(rows) > most:
-            rows = rows[torch.randperm(len(rows), generator=self.generator)[:most].sort().values]
-        self.itself = None if own is None else _places(own, rows)
-        self.features = None
-        if seen:
-            assert features_of is not None
-            assert own is not None
-            self.features = features_of(own)  # (queries, F)
-            reference = _joined(rows, own, self.features, features_of)
-        else:
-            reference = index.embedding(rows).direction
-        self.novelty = Novelty.fit(reference, generator=self.generator)
-        self.fitted: Doubt | None = None
-
-    def __call__(self, rows: Tensor) -> DoubtOf:
-        """The doubt of any of the queries, fitted on those at `rows`."""
-        asked = self.queries[rows]
-        signals = hit_signals(self.known.hits[rows]) | query_signals(asked)
-        own = asked.direction if self.features is None else self.features[rows]
-        signals["novelty"] = self.novelty.distance(own, exclude=self._own(rows)).double()
-        made = Doubt.fit_signals(
-            signals,
-            ~self.known.right[rows, 0],
-            groups=self.known.label[rows],
-            novelty=self.novelty,
-            generator=self.generator,
-        )
-        seen = {"novelty_of": "directions" if self.features is None else "features"}
-        self.fitted = doubt = replace(made, record={**made.record, **seen})
-        return lambda some: (
-            doubt.of(
-                self.known.hits[some],
-                None if self.features is None else self.features[some],
-                queries=self.queries[some],
-                itself=self._own(some),
-            ).total
-        )
-
-    def _own(self, rows: Tensor) -> Tensor | None:
-        return None if self.itself is None else self.itself[rows]
-
-
-def _joined(rows: Tensor, own: Tensor, features: Tensor, features_of: FeaturesOf) -> Tensor:
-    """Features (m, F) of the items at rising `rows`; those of the queries are at hand."""
-    place = {int(row): number for number, row in enumerate(own)}
-    at_hand = torch.tensor([place.get(int(row), -1) for row in rows])
-    whole = features.new_empty(len(rows), features.shape[1])
-    whole[at_hand >= 0] = features[at_hand[at_hand >= 0]]
-    if bool((at_hand < 0).any()):
-        whole[at_hand < 0] = features_of(rows[at_hand < 0])
-    return whole
-
-
-def _places(own: Tensor, rows: Tensor) -> Tensor:
-    """Where each row (n,) stands among rising `rows`; −1 where it does not."""
-    place = torch.searchsorted(rows, own).clamp_max(len(rows) - 1)
-    return torch.where(rows[place] == own, place, -1)
-
-
-LOOKED_AT = 1_000
-
-
-class ItemFeatures:
-    """Looks at the images of items again.
-
-    >>> calibrate_index(index, features_of=ItemFeatures(index, model))         # doctest: +SKIP
-    """
-
-    def __init__(self, index: Index, model: Model, *, progress: Progress | None = None) -> None:
-        self.index, self.model, self.progress = index, model, progress
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """(n, F) of the items at rows."""
-        paths = [item.path for item in self.index.items(rows)]
-        if missing := [path for path in paths if path is None or not Path(path).is_file()]:
-            raise InputError(
-                f"{len(missing)} of {len(paths)} items have no image file, {missing[0]} for one."
-            )
-        files = [Path(path) for path in paths if path is not None]
-        return self.model.embed_with_features(files, progress=self.progress)[1]
-
-
-def images_are_there(index: Index) -> bool:
-    """Whether items name image files that can be found; at most `LOOKED_AT` are asked, spread over the index."""
-    rows = index.rows
-    some = index.items(rows[:: max(1, len(rows) // LOOKED_AT)])
-    return bool(some) and all(item.path is not None and Path(item.path).is_file() for item in some)

@@ -1,8 +1,4 @@
-"""What an index is (family, dimension, …) and the tables that hold it.
-
-A row number names one version of one item: it is never used again, an update gives the item a new one. So what
-a cache has to learn is always "rows above the last one I saw" and "rows removed after the version I saw".
-"""
+"""What an index is: family, dimension, how it is searched."""
 
 from __future__ import annotations
 
@@ -14,27 +10,10 @@ from doubtless.embedding import FAMILIES
 from doubtless.errors import InputError, nearest
 
 SCHEMA = 1
-APPLICATION = 0x646F7562  # "doub", in the header of the database
 DATABASE = "index.sqlite"
 
-TABLES = """
-CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE state (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    generation INTEGER NOT NULL,  -- rises with every compaction: caches start again
-    version INTEGER NOT NULL,     -- rises with every change
-    next_row INTEGER NOT NULL,
-    items INTEGER NOT NULL
-);
-INSERT INTO state VALUES (1, 0, 0, 0, 0);
-CREATE TABLE label (code INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE item (
-    row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label INTEGER, path TEXT, metadata TEXT
-);
-CREATE TABLE vector (row INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL);
-CREATE TABLE removed (version INTEGER, row INTEGER, PRIMARY KEY (version, row)) WITHOUT ROWID;
-CREATE TABLE part (name TEXT PRIMARY KEY, tensors BLOB NOT NULL, record TEXT NOT NULL);
-"""
+MODEL = "model"
+"""The attachment that says where the model is whose embeddings an index holds."""
 
 Kind = Literal["auto", "flat", "hnsw", "ivf"]
 IndexScore = Literal["direction", "expected-distance"]
@@ -59,12 +38,12 @@ class Settings:
             known = [name for name in FAMILIES if name != "empirical"]
             raise InputError(f"There is no family {self.family!r} for an index{nearest(self.family, known)}")
         if self.dim < 1 or (self.family == "vmf" and self.dim < 2):
-            raise InputError(f"the dimension of a {self.family} index cannot be {self.dim}.")
+            raise InputError(f"The dimension of a {self.family} index cannot be {self.dim}.")
         accepted = accepted_variances(self.family, self.dim)
         if self.variances not in accepted:
             raise InputError(
-                f"a {self.family} index of dimension {self.dim} stores {' or '.join(map(str, accepted))} "
-                f"variances an item, got {self.variances}."
+                f"A {self.family} index of dimension {self.dim} stores {' or '.join(map(str, accepted))} "
+                f"variances per item, got {self.variances}."
             )
         for name, kind in (("kind", Kind), ("score", IndexScore)):
             if getattr(self, name) not in get_args(kind):
@@ -73,7 +52,7 @@ class Settings:
 
     @property
     def width(self) -> int:
-        """Numbers stored an item."""
+        """Numbers stored per item."""
         return self.dim + self.variances
 
     @property
@@ -87,7 +66,16 @@ class Settings:
         return "direction" if self.family == "point" else self.score
 
     def record(self) -> dict[str, Any]:
+        """As it is written down."""
         return asdict(self)
+
+    def public_record(self) -> dict[str, Any]:
+        """What was decided by people: all but the identity."""
+        return {key: value for key, value in self.record().items() if key != "identity"}
+
+    def copied(self) -> Settings:
+        """The same for another index, with an identity of its own."""
+        return Settings(**self.public_record())
 
 
 def settings_of(
@@ -101,4 +89,5 @@ def settings_of(
 
 
 def accepted_variances(family: str, dim: int) -> tuple[int, ...]:
+    """How many numbers of doubt an item of a family may have."""
     return {"point": (0,), "vmf": (1,)}.get(family, (1, dim))

@@ -44,13 +44,13 @@ class Hits:
 
     def __post_init__(self) -> None:
         if self.row.dim() != 2:
-            raise InputError(f"the rows of hits must have shape (queries, k), got {tuple(self.row.shape)}.")
+            raise InputError(f"The rows of hits must have shape (queries, k), got {tuple(self.row.shape)}.")
         for field in fields(self):
             value = getattr(self, field.name)
             wanted = self.row.shape[:1] if field.name == "query_uncertainty" else self.row.shape
             if value is not None and value.shape != wanted:
                 raise InputError(
-                    f"{field.name} of hits must have shape {tuple(wanted)}, got {tuple(value.shape)}."
+                    f"The {field.name} of hits must have shape {tuple(wanted)}, got {tuple(value.shape)}."
                 )
 
     def __len__(self) -> int:
@@ -114,8 +114,8 @@ def hits_among(
     """
     k = _depth(k, len(gallery) - (itself is not None))
     search = Search(score, gallery)
-    found = search.nearest(queries, k=k, exclude=itself)
-    return describe(queries, gallery, found.index, gallery_labels=gallery_labels)
+    neighbours = search.nearest(queries, k=k, exclude=itself)
+    return describe(queries, gallery, neighbours.index, gallery_labels=gallery_labels)
 
 
 def hits_without_class(
@@ -134,14 +134,24 @@ def hits_without_class(
     classes, sizes = gallery_labels.unique(return_counts=True)
     removed = sizes[torch.isin(classes, labels)]
     k = _depth(k, len(gallery) - (int(removed.max()) if len(removed) else 0))
-    own, others = query_vectors(score, queries).float(), gallery_vectors(score, gallery).float().T
+    vectors, items = query_vectors(score, queries).float(), gallery_vectors(score, gallery).float().T
 
     def rows_of(rows: Tensor) -> Tensor:
-        scores = own[rows] @ others
+        scores = vectors[rows] @ items
         return scores.masked_fill_(labels[rows].unsqueeze(1) == gallery_labels, -torch.inf)
 
-    found: Neighbors = nearest_by(rows_of, (len(queries), len(gallery)), k=k, device=own.device)
-    return describe(queries, gallery, found.index, gallery_labels=gallery_labels)
+    shape = len(queries), len(gallery)
+    neighbours: Neighbors = nearest_by(rows_of, shape, k=k, device=vectors.device)
+    return describe(queries, gallery, neighbours.index, gallery_labels=gallery_labels)
+
+
+def without_itself(hits: Hits, own: Tensor) -> Hits:
+    """One hit less per query: its own row (n,) where that was found, the last one where not."""
+    itself = hits.row == own.unsqueeze(1)
+    missed = ~itself.any(1)
+    itself[missed, -1] = True
+    shape = (len(hits), hits.depth - 1)
+    return hits.chosen(lambda value: value[~itself].view(shape))
 
 
 def describe(
@@ -154,9 +164,9 @@ def describe(
     for start in range(0, len(queries), step):
         some = rows[start : start + step]  # (c, k)
         items = gallery[some.flatten()]
-        asked = queries[torch.arange(start, start + len(some)).repeat_interleave(rows.shape[1])]
-        distance[start : start + step] = asked.expected_squared_distance(items).view_as(some)
-        cosine[start : start + step] = (asked.direction * items.direction).sum(-1).view_as(some)
+        repeated = queries[torch.arange(start, start + len(some)).repeat_interleave(rows.shape[1])]
+        distance[start : start + step] = repeated.expected_squared_distance(items).view_as(some)
+        cosine[start : start + step] = (repeated.direction * items.direction).sum(-1).view_as(some)
     uncertainty = gallery.uncertainty
     return Hits(
         rows,
@@ -171,6 +181,6 @@ def describe(
 def _depth(k: int, available: int) -> int:
     if k < 1 or available < 1:
         raise InputError(
-            f"a search needs k of at least 1 and an item to find, got k = {k} of {available} items."
+            f"A search needs k of at least 1 and an item to find, got k = {k} of {available} items."
         )
     return min(k, available)

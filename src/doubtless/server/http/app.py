@@ -13,11 +13,11 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from doubtless import __version__
 from doubtless.server.http import problems, routes, schemas
 from doubtless.server.http.binding import LOOPBACK
 from doubtless.server.http.security import Guard
 from doubtless.server.service.service import Service
+from doubtless.version import __version__
 
 ABOUT = """Image retrieval that knows when it does not know.
 

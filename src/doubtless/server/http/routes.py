@@ -207,7 +207,7 @@ async def _embedded(service: Service, image: bytes) -> Embedding:
 
 
 def _given(service: Service, body: schemas.EmbeddingBody) -> Embedding:
-    return service.fitted(body.embedding(service.index.family))
+    return service.fitted(body.embedding(service.gallery.index.family))
 
 
 def _json(reply: BaseModel, status: int = 200) -> Response:

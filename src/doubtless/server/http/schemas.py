@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstraints
 
-from doubtless.calibration.pairs import Comparison
+from doubtless.calibration.pairs import PairAnswer
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answer import Answer
+from doubtless.gallery.answer import Answer, finite
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
@@ -114,51 +113,40 @@ class ItemForm(BaseModel):
 class HitReply(BaseModel):
     """One item that was found."""
 
+    rank: int
     id: str
     label: str | None
-    score: float | None = Field(description="Cosine.")
     probability: float | None = Field(description="That it is right; null before calibration.")
+    score: float | None = Field(description="Cosine.")
     expected_squared_distance: float | None
-    metadata: dict[str, Any]
+    uncertainty: float | None = Field(description="Of the item; null for points.")
     image: str | None = Field(description="Where its image is, if it has one.")
+    metadata: dict[str, Any]
 
 
 class AnswerReply(BaseModel):
-    """What a query is told."""
+    """What a query is told: the one form of an answer, `Answer.to_json`."""
 
     decision: Literal["answer", "abstain", "not-in-gallery"]
-    hits: list[HitReply]
+    label: str | None = Field(description="What is answered; null where nothing is.")
+    probability: float | None = Field(description="That the first hit is right; null before calibration.")
+    reason: str
+    doubt: float | None
+    parts: dict[str, float | None] = Field(description="Where the doubt comes from.")
+    uncertainty: float | None = Field(description="Of the query itself; null for points.")
     covering_set: list[str] | None = Field(
         description="Ids that contain a match with the confidence asked for."
     )
-    doubt: float | None
-    parts: dict[str, float | None] = Field(description="Where the doubt comes from.")
-    reason: str
     warnings: list[str] = Field(description="What this answer cannot promise.")
+    hits: list[HitReply]
 
     @classmethod
     def of(cls, answer: Answer) -> AnswerReply:
-        hits = [
-            HitReply(
-                id=hit.id,
-                label=hit.label,
-                score=_finite(hit.score),
-                probability=_finite(hit.probability),
-                expected_squared_distance=_finite(hit.expected_squared_distance),
-                metadata=dict(hit.metadata),
-                image=None if hit.path is None else image_address(hit.id),
-            )
-            for hit in answer.hits
-        ]
-        return cls(
-            decision=answer.decision,
-            hits=hits,
-            covering_set=None if answer.covering_set is None else list(answer.covering_set),
-            doubt=_finite(answer.doubt),
-            parts={name: _finite(value) for name, value in answer.parts.items()},
-            reason=answer.reason,
-            warnings=list(answer.warnings),
-        )
+        """An answer with addresses in place of paths, which are nobody's business."""
+        values = answer.to_json()
+        for hit in values["hits"]:
+            hit["image"] = None if hit["image"] is None else image_address(hit["id"])
+        return cls.model_validate(values)
 
 
 class CompareReply(BaseModel):
@@ -172,14 +160,14 @@ class CompareReply(BaseModel):
     uncertainty: list[float | None] | None = Field(description="Of both; null for points.")
 
     @classmethod
-    def of(cls, found: Comparison) -> CompareReply:
-        doubts = None if found.uncertainty is None else [_finite(one) for one in found.uncertainty]
+    def of(cls, found: PairAnswer) -> CompareReply:
+        doubts = None if found.uncertainty is None else [finite(one) for one in found.uncertainty]
         return cls(
             same=found.same,
             probability=found.probability,
             prior=found.prior,
             cosine=found.cosine,
-            expected_squared_distance=_finite(found.expected_squared_distance),
+            expected_squared_distance=finite(found.expected_squared_distance),
             uncertainty=doubts,
         )
 
@@ -202,7 +190,7 @@ class EmbeddingReply(BaseModel):
         known = {name: values[name] for name in ("location", "variance", "concentration") if name in values}
         return cls(
             family=embedding.family,
-            uncertainty=None if doubt is None else _finite(float(doubt)),
+            uncertainty=None if doubt is None else finite(float(doubt)),
             **known,  # type: ignore[arg-type]
         )
 
@@ -246,8 +234,3 @@ class HealthReply(BaseModel):
 
 def image_address(id: str) -> str:
     return f"/v1/items/{quote(id, safe='')}/image"
-
-
-def _finite(value: float | None) -> float | None:
-    """None where it is infinite: JSON has no word for that."""
-    return value if value is not None and math.isfinite(value) else None

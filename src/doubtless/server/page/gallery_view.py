@@ -19,9 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from doubtless.calibration.features import DEPTH
-from doubtless.gallery.answerer import Answerer
-from doubtless.gallery.calibration import without_itself
 from doubtless.metrics.calibration import reliability_curve
 from doubtless.metrics.measure import Curve
 from doubtless.metrics.uncertainty import risk_coverage_curve
@@ -33,8 +30,7 @@ from doubtless.server.page.answer_view import Addresses, percent
 from doubtless.server.page.thumbnails import CELL, COLUMNS, Thumbnails
 
 if TYPE_CHECKING:
-    from doubtless.index.base import Index
-    from doubtless.search.hits import Hits
+    from doubtless.gallery import Answers
     from doubtless.server.service.service import Service
 
 
@@ -79,7 +75,7 @@ class GalleryPictures:
     def get(self) -> GalleryPicture | None:
         """None for a gallery of fewer than two items."""
         with self._lock:
-            rows = self.service.index.rows
+            rows = self.service.gallery.index.rows
             seen = (len(rows), int(rows[-1]) if len(rows) else -1)
             if seen != self._seen:
                 self._picture = None if len(rows) < 2 else picture_of(self.service, self.thumbnails)
@@ -91,13 +87,13 @@ def picture_of(
     service: Service, thumbnails: Thumbnails, *, most: int = MOST, seed: int = 0
 ) -> GalleryPicture:
     """Asks a sample of the items for their neighbours, lays them out, and draws the curves."""
-    index = service.index
+    gallery, index = service.gallery, service.gallery.index
     rows = index.rows
     drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most].sort().values
     rows, codes = rows[drawn], index.labels[drawn]
     embedding, items = index.embedding(rows), index.items(rows)
-    hits = without_itself(index.search(embedding, DEPTH + 1), rows)
-    answers = Answerer(index, parts=service.answerer.parts).of_hits(hits, embedding)
+    answers = gallery.ask_items(rows)
+    hits, promise = answers.hits, gallery.judge.promise()
     doubt, by = answers.total_doubt, BY_PROBABILITY
     if doubt is None:
         doubt, by = embedding.uncertainty, BY_UNCERTAINTY
@@ -112,17 +108,18 @@ def picture_of(
         doubt=doubt.double().numpy(),
         by=by,
         sheet=thumbnails.sheet(ids),
-        reliability=_reliability(answers.probability, hits, codes, index),
+        reliability=_reliability(answers, codes, index.labels),
         risk_coverage=_risk_coverage(service),
-        promise=None if service.answerer.parts.risk is None else service.answerer.parts.risk.sentence(),
+        promise=None if promise is None else promise["sentence"],
     )
 
 
-def _reliability(chance: Tensor | None, hits: Hits, codes: Tensor, index: Index) -> Curve | None:
-    """Of items that have a label that another item has too."""
+def _reliability(answers: Answers, codes: Tensor, labels: Tensor) -> Curve | None:
+    """Of items (n,) that have a label that another one of the gallery's (N,) has too."""
+    chance, hits = answers.probability, answers.hits
     if chance is None or hits.label is None:
         return None
-    shared = index.labels[index.labels >= 0].bincount(minlength=int(codes.max()) + 1) > 1
+    shared = labels[labels >= 0].bincount(minlength=int(codes.max()) + 1) > 1
     known = (codes >= 0) & shared[codes.clamp_min(0)]
     if not bool(known.any()):
         return None
@@ -131,7 +128,7 @@ def _reliability(chance: Tensor | None, hits: Hits, codes: Tensor, index: Index)
 
 def _risk_coverage(service: Service) -> Curve | None:
     """Of the queries that the threshold was chosen on; none of them shaped the doubt."""
-    control = service.answerer.parts.risk
+    control = service.gallery.judge.calibrated.risk
     if control is None:
         return None
     doubt, correct, pilot = control.evidence

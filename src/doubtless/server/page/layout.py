@@ -124,7 +124,7 @@ def _ask_tab(service: Service, asking: Asking, examples: Sequence[Example]) -> N
                 )
             reset = gr.Button("Undo blur, noise and occlusion", size="sm", elem_id="undo")
         with gr.Column(scale=3, min_width=320):
-            decision = gr.HTML(waiting_view(len(service.index)), **PLAIN, elem_id="decision")
+            decision = gr.HTML(waiting_view(len(service.gallery)), **PLAIN, elem_id="decision")
             found = gr.HTML("", **PLAIN, elem_id="found")
             doubt = gr.HTML("", **PLAIN, elem_id="doubt")
     places, moved = [asked, decision, found, doubt], [*sliders, confidence]
@@ -197,7 +197,7 @@ def _places(view: View) -> list[str]:
 
 
 def _header(service: Service) -> str:
-    items, labels = len(service.index), len(service.index.label_names)
+    items, labels = len(service.gallery), len(service.gallery.index.label_names)
     named = f" of {labels:,} labels" if labels else ""
     return (
         '<header class="masthead"><h1>doubtless</h1>'

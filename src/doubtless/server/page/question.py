@@ -168,7 +168,7 @@ class Asking:
     ) -> View:
         """The answer about a disturbed picture. Only `first` looks at an undisturbed one count for drift."""
         if image is None:
-            return View("", waiting_view(len(self.service.index)), "", "")
+            return View("", waiting_view(len(self.service.gallery)), "", "")
         try:
             shown = disturb(image, strengths)
             watched = first and not any(strengths.values())

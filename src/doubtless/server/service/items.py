@@ -20,8 +20,7 @@ from typing import Any
 
 from doubtless.embedding import Embedding
 from doubtless.files import write_bytes, write_text
-from doubtless.index.base import Index, folder_beside
-from doubtless.index.sqlite import Item
+from doubtless.gallery import Gallery, Item
 from doubtless.server.service.decoder import sniffed
 from doubtless.server.service.errors import ConflictError, NotFoundError, ReadOnlyError
 
@@ -42,21 +41,21 @@ class Items:
     """
 
     def __init__(
-        self, index: Index, *, read_only: bool, largest: int, image_root: Path | None = None
+        self, gallery: Gallery, *, read_only: bool, largest: int, image_root: Path | None = None
     ) -> None:
-        self.index, self.read_only, self.largest = index, read_only, largest
+        self.gallery, self.read_only, self.largest = gallery, read_only, largest
         self.image_root = None if image_root is None else image_root.resolve()
-        self.folder = folder_beside(index.path)
+        self.folder = gallery.folder
         self.shelf = Shelf(self.folder)
         self.writing = threading.Lock()
         if not read_only:
             self.shelf.recover(self._path_of)
 
     def get(self, id: str) -> Item:
-        row = self.index.rows_of([id]).get(id)
-        if row is None:
+        item = self.gallery.item(id)
+        if item is None:
             raise NotFoundError("there is no item of this id.")
-        return self.index.items([row])[0]
+        return item
 
     def add(
         self,
@@ -71,17 +70,19 @@ class Items:
         """Stores one item; it, and the copy of its image in the index, are durable when this returns."""
         self.refuse_read_only()
         with self.writing:
-            if self.index.rows_of([id]):
+            if self.gallery.item(id) is not None:
                 raise ConflictError(
                     "there is an item of this id already; remove it first, or choose another id."
                 )
             if image is None:
-                self.index.add(embedding, [id], labels=[label], metadata=[metadata])
+                self.gallery.add(embedding=embedding, ids=[id], labels=[label], metadata=[metadata])
                 return
             place = self.shelf.place(id, image, suffix)
             with self.shelf.changing(place, id, self._path_of):
                 self.shelf.write(place, image)
-                self.index.add(embedding, [id], labels=[label], paths=[place], metadata=[metadata])
+                self.gallery.add(
+                    embedding=embedding, ids=[id], labels=[label], paths=[place], metadata=[metadata]
+                )
 
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out one by one, and the images that were stored with them."""
@@ -90,10 +91,10 @@ class Items:
             for id in ids:
                 path = self.get(id).path
                 if path is None or not self.shelf.holds(path):
-                    self.index.remove([id])
+                    self.gallery.remove([id])
                     continue
                 with self.shelf.changing(path, id, self._path_of):
-                    self.index.remove([id])
+                    self.gallery.remove([id])
 
     def image(self, id: str) -> StoredImage:
         """The image of an item, if it is one of an accepted type that may be shown."""
@@ -116,8 +117,8 @@ class Items:
             raise ReadOnlyError("this service is read-only.")
 
     def _path_of(self, id: str) -> str | None:
-        row = self.index.rows_of([id]).get(id)
-        return None if row is None else self.index.items([row])[0].path
+        item = self.gallery.item(id)
+        return None if item is None else item.path
 
     def _image_file(self, path: str) -> Path | None:
         """Where an item's path, which the index knows, leads; None where it may not be followed."""

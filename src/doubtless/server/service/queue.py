@@ -22,13 +22,12 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answer import Answer, Answers
-from doubtless.gallery.answerer import Answerer
+from doubtless.gallery import Answer, Answers, Gallery, Queries
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.errors import OverloadedError
 
 if TYPE_CHECKING:
-    from doubtless.methods import Method
+    pass
 
 
 Item = TypeVar("Item")
@@ -184,20 +183,12 @@ class Reply:
 
 
 @dataclass(frozen=True, eq=False)
-class Embedded:
-    """One query on its way to an answer."""
-
-    embedding: Embedding
-    features: Tensor | None  # (1, F)
-
-
-@dataclass(frozen=True, eq=False)
 class Asked:
     """A question about an embedded query, and its place in the batch."""
 
     place: int
     question: Question
-    query: Embedded
+    query: Queries
 
     def group(self) -> tuple[Any, ...]:
         """Members of one group are searched together: the same filter, and embeddings that can be joined."""
@@ -209,10 +200,8 @@ class Asked:
 class Engine:
     """Embeds and answers batches of queries; used by one thread."""
 
-    def __init__(
-        self, answerer: Answerer, method: Method | None, *, with_features: bool, drift: Drift | None
-    ) -> None:
-        self.answerer, self.method, self.with_features, self.drift = answerer, method, with_features, drift
+    def __init__(self, gallery: Gallery, *, drift: Drift | None) -> None:
+        self.gallery, self.drift = gallery, drift
         self.model_calls = 0
 
     def answer(self, queries: list[Query]) -> list[Reply | Exception]:
@@ -232,10 +221,10 @@ class Engine:
                 replies[asked.place] = done
         return replies
 
-    def _embed(self, queries: list[Query]) -> list[Embedded | Exception]:
+    def _embed(self, queries: list[Query]) -> list[Queries | Exception]:
         """Every query embedded, images of one shape together."""
-        found: list[Embedded | Exception | None] = [
-            None if query.embedding is None else Embedded(query.embedding, None) for query in queries
+        found: list[Queries | Exception | None] = [
+            None if query.embedding is None else Queries(query.embedding) for query in queries
         ]
         shapes: dict[Any, list[int]] = {}
         for place, query in enumerate(queries):
@@ -247,18 +236,11 @@ class Engine:
                 found[place] = one
         return [one for one in found if one is not None]
 
-    @torch.no_grad()
-    def _embed_images(self, images: Sequence[Tensor]) -> list[Embedded]:
-        assert self.method is not None
+    def _embed_images(self, images: Sequence[Tensor]) -> list[Queries]:
+        """Every image, prepared for the model, as a query of its own."""
         self.model_calls += 1
-        method, batch = self.method.eval(), torch.stack(list(images)).to(self.method.device)  # (b, C, H, W)
-        features = method.encode(batch).float()
-        embedding = method.embed_features(features).to("cpu")
-        kept = method.novelty_features(features).cpu() if self.with_features else None
-        return [
-            Embedded(embedding[row], None if kept is None else kept[row : row + 1])
-            for row in range(len(images))
-        ]
+        queries = self.gallery.read_prepared(torch.stack(list(images)))  # (b, C, H, W)
+        return [queries[row] for row in range(len(queries))]
 
     def _answers(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answers to queries of one group."""
@@ -279,13 +261,11 @@ class Engine:
 
     def _searched(self, asked: Sequence[Asked]) -> Answers:
         question = asked[0].question
-        features = [one.query.features for one in asked if one.query.features is not None]
-        return self.answerer.answer(
-            Embedding.cat([one.query.embedding for one in asked]),
+        return self.gallery.ask(
+            Queries.cat([one.query for one in asked]),
             max(one.question.k for one in asked),
             where=question.where or None,
             confidence=question.confidence,
-            features=torch.cat(features) if features else None,
         )
 
     def _watch(self, answers: Answers, questions: Sequence[Question]) -> None:

@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from doubtless import __version__
-from doubtless.calibration.pairs import Comparison
+from doubtless.calibration.pairs import PairAnswer
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer, Gallery
@@ -26,6 +25,7 @@ from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_sh
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
+from doubtless.version import __version__
 
 ImageLike = bytes | Image.Image | Tensor
 """An image: the bytes of a file, a Pillow image, or a tensor (C, H, W), uint8 or floats in [0, 1]."""
@@ -119,7 +119,7 @@ class Service:
 
     def compare(
         self, first: ImageLike | Embedding, second: ImageLike | Embedding, *, prior: float = 0.5
-    ) -> Comparison:
+    ) -> PairAnswer:
         """Do two images, or embeddings of one item each, show the same? `prior`: how likely that is beforehand."""
         one, other = (
             image if isinstance(image, Embedding) else self.embed([image]) for image in (first, second)

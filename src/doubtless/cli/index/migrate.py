@@ -9,15 +9,15 @@ import typer
 
 def migrate(
     source: Annotated[
-        str, typer.Argument(metavar="A", help="Index to copy: a folder or an address in Milvus.")
+        str, typer.Argument(metavar="A", help="Index to copy: a folder, or an address as of Milvus.")
     ],
-    target: Annotated[str, typer.Argument(metavar="B", help="Where to: a folder or an address in Milvus.")],
+    target: Annotated[str, typer.Argument(metavar="B", help="Where to: a folder, or an address as of Milvus.")],
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what a migration to B that was stopped has copied.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
 ) -> None:
-    """Copy an index with its calibration, from a folder to Milvus or back; stopped, the same command goes on.
+    """Copy an index with its calibration, from one backend to another; stopped, the same command goes on.
 
     Nothing is ever overwritten; B is there when count and checksum of both are equal. A stays as it is.
 
@@ -38,6 +38,6 @@ def migrate(
         return
     before = done.items - done.copied
     resumed = f" ({before:,} were there already)" if before else ""
-    parts = f", parts {', '.join(done.parts)}" if done.parts else ""
-    typer.echo(f"{done.items:,} items{resumed}{parts}: {target}")
-    typer.echo(f"count and checksum {done.checksum[:16]}… are equal on both sides")
+    attachments = f", with {', '.join(done.attachments)}" if done.attachments else ""
+    typer.echo(f"{done.items:,} items{resumed}{attachments}: {target}")
+    typer.echo(f"Count and checksum {done.checksum[:16]}… are equal on both sides")

@@ -1,0 +1,194 @@
+"""`doubtless index create` and `add`: images, vectors or a FAISS index into an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers
+from doubtless.errors import InputError
+
+if TYPE_CHECKING:
+    from doubtless.gallery.content import Imported, Reading
+    from doubtless.ingest.create import Filled
+    from doubtless.ingest.progress import BulkProgress
+
+IndexPlace = Annotated[
+    str,
+    typer.Argument(metavar="INDEX", help="Folder of the index, or milvus:PATH, milvus:http://host:port."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
+Embeddings = Annotated[
+    Path | None, typer.Option(help="Vectors: .npy, .npz, .safetensors, or a folder of `doubtless embed`.")
+]
+Labels = Annotated[Path | None, typer.Option(help="CSV with columns id and label; any others are metadata.")]
+Variance = Annotated[Path | None, typer.Option(help="Variances beside .npy vectors: (n,), (n, 1) or (n, D).")]
+Family = Annotated[
+    str | None, typer.Option(help="With --variance: gaussian (default) or projected-gaussian.")
+]
+Faiss = Annotated[Path | None, typer.Option(help="A FAISS index that holds its vectors: Flat, IVF or HNSW.")]
+Images = Annotated[
+    list[str] | None, typer.Option(help="Folder, image, tar shard, parquet file or source; repeatable.")
+]
+
+
+def create(
+    place: IndexPlace,
+    embeddings: Embeddings = None,
+    labels: Labels = None,
+    variance: Variance = None,
+    family: Family = None,
+    faiss: Faiss = None,
+    model: Annotated[
+        str | None, typer.Option(help="Run (or module:package.function) that embeds, or has embedded.")
+    ] = None,
+    images: Images = None,
+    kind: Annotated[str, typer.Option(help="auto (by size), flat, hnsw or ivf.")] = "auto",
+    score: Annotated[
+        str | None, typer.Option(help="What searches rank by: direction (default) or expected-distance.")
+    ] = None,
+    batch_size: BatchSize = None,
+    workers: Workers = None,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    json: AsJson = False,
+) -> None:
+    """Make a new index: of vectors, of a FAISS index, or of images with a model. Never over an existing one.
+
+    Example: doubtless index create gallery --embeddings vectors.npy --labels labels.csv
+
+    Example: doubtless index create gallery --faiss my.index --labels labels.csv
+
+    Example: doubtless index create gallery --model runs/first --images photos
+    """
+    _one_of(embeddings=embeddings, faiss=faiss, images=images)
+    _refuse_strays(embeddings, labels, variance, family, images)
+    if images and model is None:
+        raise InputError("--images needs --model RUN, which embeds them.")
+    from doubtless.gallery import Gallery
+    from doubtless.ingest.progress import BulkProgress
+
+    vectors = None if images else _vectors(embeddings, faiss, labels, variance, family)
+    with BulkProgress() as meter:
+        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter)
+        gallery = Gallery.create(
+            place,
+            images,
+            embedding=vectors,
+            model=model,
+            kind=kind,  # type: ignore[arg-type]
+            score=score,  # type: ignore[arg-type]
+            reading=reading,
+        )
+    gallery.close()
+    assert gallery.filled is not None
+    report(gallery.filled, "created", [] if vectors is None else vectors.notes, json)
+
+
+def add(
+    place: IndexPlace,
+    embeddings: Embeddings = None,
+    labels: Labels = None,
+    variance: Variance = None,
+    family: Family = None,
+    images: Images = None,
+    model: Annotated[
+        str | None, typer.Option(help="Run whose model embeds; default: the one the index names.")
+    ] = None,
+    existing: Annotated[
+        str, typer.Option(help="What to do with ids that are there: refuse, skip or update.")
+    ] = "refuse",
+    batch_size: BatchSize = None,
+    workers: Workers = None,
+    image_column: ImageColumn = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    json: AsJson = False,
+) -> None:
+    """Add images or vectors; what is added is durable shard by shard. A killed one goes on with --existing skip.
+
+    Example: doubtless index add gallery --images more-photos
+
+    Example: doubtless index add gallery --embeddings more.npy --labels more.csv --existing update
+    """
+    _one_of(embeddings=embeddings, images=images)
+    _refuse_strays(embeddings, labels, variance, family, images)
+    from doubtless.gallery import Gallery
+    from doubtless.ingest.progress import BulkProgress
+
+    vectors = None if images else _vectors(embeddings, None, labels, variance, family)
+    with Gallery.open(place, model=model, writable=True) as gallery, BulkProgress() as meter:
+        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter)
+        filled = gallery.add(images, embedding=vectors, existing=existing, reading=reading)
+    report(filled, "added", [], json)
+
+
+def _vectors(
+    embeddings: Path | None,
+    faiss: Path | None,
+    labels: Path | None,
+    variance: Path | None,
+    family: str | None,
+) -> Imported:
+    from doubtless.gallery.content import import_faiss, import_file
+
+    if faiss is not None:
+        return import_faiss(faiss, labels=labels)
+    assert embeddings is not None
+    return import_file(embeddings, labels=labels, variance=variance, family=family)
+
+
+def _reading(
+    image: str | None,
+    label: str | None,
+    id_: str | None,
+    batch_size: int | None,
+    workers: int | None,
+    meter: BulkProgress,
+) -> Reading:
+    from doubtless.gallery.content import Reading
+    from doubtless.ingest.records import Columns
+
+    return Reading(Columns(image=image, label=label, id=id_), batch_size, workers, meter)
+
+
+def _one_of(**ways: object) -> None:
+    if sum(bool(way) for way in ways.values()) != 1:
+        names = [f"--{name}" for name in ways]
+        raise InputError(f"Name one of {', '.join(names[:-1])} and {names[-1]}: what goes into the index.")
+
+
+def _refuse_strays(
+    embeddings: Path | None,
+    labels: Path | None,
+    variance: Path | None,
+    family: str | None,
+    images: list[str] | None,
+) -> None:
+    if images and labels:
+        raise InputError(
+            "--labels goes with vectors; images have their labels from folders, shards or columns."
+        )
+    if embeddings is None and (variance is not None or family is not None):
+        raise InputError("--variance and --family go with --embeddings vectors.npy.")
+
+
+def report(filled: Filled, what: str, notes: list[str], json: bool) -> None:
+    """Says what was put into an index, and where the list of bad images lies."""
+    from doubtless.cli.tables import print_json
+    from doubtless.gallery.content import bad_list
+
+    bad = None if (listed := bad_list(filled)) is None else str(listed)
+    if json:
+        counts = {"items": filled.items, "skipped": filled.skipped, "bad": len(filled.bad)}
+        print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes})
+        return
+    for note in notes:
+        typer.echo(f"• {note}")
+    skipped = f", {filled.skipped:,} were there already" if filled.skipped else ""
+    typer.echo(f"{filled.items:,} items {what}{skipped}: {filled.path}")
+    if bad:
+        typer.echo(f"{len(filled.bad):,} bad images skipped: {bad}")

@@ -1,0 +1,90 @@
+"""`doubtless index remove`, `stats` and `compact`: looking after an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from doubtless.cli.index.create import AsJson, IndexPlace
+from doubtless.errors import InputError
+
+
+def remove(
+    place: IndexPlace,
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Items to take out.")] = None,
+    file: Annotated[Path | None, typer.Option("--from", help="File with one id per line.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Take items out by their ids, all of them or, where one is not there, none.
+
+    Example: doubtless index remove gallery shoes/0001.jpg shoes/0002.jpg
+
+    Example: doubtless index remove gallery --from sold-out.txt
+    """
+    from doubtless.cli.tables import print_json
+    from doubtless.gallery import Gallery
+
+    wanted = [*(ids or [])]
+    if file is not None:
+        if not file.is_file():
+            raise InputError(f"There is no file {file}.")
+        wanted += [line for line in file.read_text().splitlines() if line]
+    if not wanted:
+        raise InputError("Name the ids to remove, or a file that lists them with --from.")
+    with Gallery.open(place, writable=True) as gallery:
+        gallery.remove(wanted)
+        left = len(gallery)
+    if json:
+        print_json({"index": str(place), "removed": len(wanted), "items": left})
+        return
+    typer.echo(f"{len(wanted):,} items removed, {left:,} are left: {place}")
+
+
+def stats(place: IndexPlace, json: AsJson = False) -> None:
+    """What an index holds, how it is searched, and what its calibration is worth.
+
+    Example: doubtless index stats gallery --json
+    """
+    from doubtless.cli.calibrate import print_calibration
+    from doubtless.cli.tables import print_json
+    from doubtless.gallery import Gallery
+
+    with Gallery.open(place) as gallery:
+        facts, calibration = gallery.statistics(), gallery.status()["calibration"]
+    if json:
+        print_json({**facts, "calibration": calibration})
+        return
+    _print_facts(facts, str(place))
+    if calibration:
+        print_calibration(calibration, str(place))
+
+
+def compact(place: IndexPlace, json: AsJson = False) -> None:
+    """Give the space of removed and updated items back.
+
+    Example: doubtless index compact gallery
+    """
+    from doubtless.cli.tables import print_json
+    from doubtless.gallery import Gallery
+
+    with Gallery.open(place, writable=True) as gallery:
+        before, after = gallery.compact()
+        items = len(gallery)
+    if json:
+        print_json({"index": place, "items": items, "bytes_before": before, "bytes": after})
+        return
+    sizes = "" if after is None else f", {before:,} bytes before, {after:,} now"
+    typer.echo(f"{items:,} items{sizes}: {place}")
+
+
+def _print_facts(facts: dict[str, Any], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
+    for name, value in facts.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        table.add_row(name, f"{shown:,}" if isinstance(shown, int) else str("" if shown is None else shown))
+    Console().print(table)

@@ -1,0 +1,191 @@
+"""What goes into a gallery: images that its model embeds, or vectors that somebody has, and who they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doubtless.data import Source
+from doubtless.data.objects import as_source
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.index.backends import folder_beside
+from doubtless.index.base import Index
+from doubtless.index.settings import IndexScore, Kind
+from doubtless.ingest.bulk import Meter, embedded
+from doubtless.ingest.create import Filled, create_index, create_index_of_images, fill
+from doubtless.ingest.records import Columns
+from doubtless.ingest.shards import BAD, EmbeddedShard, read_manifest, write_bad
+from doubtless.ingest.vectors import imported, joined, read_faiss, read_labels
+from doubtless.runs.model import Model, model_fingerprint
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    ImageSources = str | Path | Source | Sequence[Any] | Dataset[Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How images are read.
+
+    columns      of parquet files; found by their usual names by default
+    batch_size   images the model takes at a time; by the device where None
+    workers      threads that decode; by the cores where None
+    meter        is told how the work goes
+    """
+
+    columns: Columns | None = None
+    batch_size: int | None = None
+    workers: int | None = None
+    meter: Meter | None = None
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Vectors on their way into an index.
+
+    fingerprint, run   of the model that made them, as far as that is known
+    score              what they are to be ranked by, where that was decided elsewhere
+    notes              sentences about what became of them
+    """
+
+    shards: Iterable[EmbeddedShard]
+    fingerprint: str | None = None
+    run: str | None = None
+    score: IndexScore | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def import_file(
+    path: str | Path,
+    *,
+    labels: str | Path | None = None,
+    variance: str | Path | None = None,
+    family: str | None = None,
+) -> Imported:
+    """Vectors of a .npy, .npz or .safetensors file, or of a folder that `doubtless embed` made.
+
+    labels     a labels.csv: id, label and, where there are any, path and metadata
+    variance   a .npy beside .npy vectors; family: what they are then, gaussian or projected-gaussian
+    """
+    shards = imported(path, labels=labels, variance=variance, family=family)
+    if not Path(path).is_dir():
+        return Imported(shards)
+    manifest = read_manifest(path)
+    return Imported(shards, str(manifest["model"]), manifest.get("run"))
+
+
+def import_faiss(path: str | Path, *, labels: str | Path | None = None) -> Imported:
+    """The vectors of a FAISS index that still holds them, to be found by what they were found by there."""
+    content = read_faiss(path)
+    shards = joined(content.vectors, None if labels is None else read_labels(labels))
+    return Imported(shards, score=content.score, notes=content.notes)
+
+
+def vectors_of(
+    embedding: Embedding | Imported | None,
+    *,
+    ids: Sequence[str] | None = None,
+    labels: Sequence[str | None] | None = None,
+    paths: Sequence[str | None] | None = None,
+    metadata: Sequence[Mapping[str, Any] | None] | None = None,
+) -> Imported:
+    """Embeddings in memory with who they are, numbered where they have no ids; what was imported as it is."""
+    if isinstance(embedding, Imported):
+        if any(value is not None for value in (ids, labels, paths, metadata)):
+            raise InputError(
+                "Imported vectors say themselves who they are; ids and labels go with an embedding."
+            )
+        return embedding
+    assert embedding is not None
+    count = len(embedding)
+    shard = EmbeddedShard(
+        embedding,
+        [str(number) for number in range(count)] if ids is None else list(ids),
+        [None] * count if labels is None else list(labels),
+        [None] * count if paths is None else list(paths),
+        [{} for _ in range(count)] if metadata is None else [dict(values or {}) for values in metadata],
+    )
+    return Imported([shard])
+
+
+def create_of_images(
+    place: str | Path,
+    images: ImageSources,
+    model: Model,
+    *,
+    kind: Kind,
+    score: IndexScore | None,
+    reading: Reading | None,
+) -> Filled:
+    """A new index of images, embedded by a model; killed, the same call goes on."""
+    reading = reading or Reading()
+    return create_index_of_images(
+        place,
+        model,
+        _sources(images),
+        kind=kind,
+        score=score or "direction",
+        columns=reading.columns,
+        batch_size=reading.batch_size,
+        workers=reading.workers,
+        meter=reading.meter,
+    )
+
+
+def create_of_vectors(
+    place: str | Path, vectors: Imported, model: Model | None, *, kind: Kind, score: IndexScore | None
+) -> Filled:
+    """A new index of vectors; `model` is what made them, where it is at hand."""
+    fingerprint = None if model is None else model_fingerprint(model.method)
+    if None not in (fingerprint, vectors.fingerprint) and fingerprint != vectors.fingerprint:
+        raise InputError("These vectors were embedded by another model than the one that was named.")
+    return create_index(
+        place,
+        vectors.shards,
+        kind=kind,
+        score=score or vectors.score or "direction",
+        model=fingerprint or vectors.fingerprint,
+        run=vectors.run if model is None else model.place,
+    )
+
+
+def add_images(
+    index: Index, images: ImageSources, model: Model, *, existing: str, reading: Reading | None
+) -> Filled:
+    """Adds images, embedded by the index's model, shard by shard."""
+    reading = reading or Reading()
+    shards = embedded(
+        model,
+        _sources(images),
+        columns=reading.columns,
+        batch_size=reading.batch_size,
+        workers=reading.workers,
+        meter=reading.meter,
+    )
+    filled = fill(index, shards, existing=existing, model=model_fingerprint(model.method))
+    if filled.bad:
+        write_bad(folder_beside(index.path), filled.bad)
+    return filled
+
+
+def bad_list(filled: Filled) -> Path | None:
+    """Where images that could not be used are listed, each with the reason; None where all could."""
+    return folder_beside(filled.path) / BAD if filled.bad else None
+
+
+def add_vectors(index: Index, vectors: Imported, *, existing: str) -> Filled:
+    """Adds vectors; those of another model than the index's are refused where that is known."""
+    return fill(index, vectors.shards, existing=existing, model=vectors.fingerprint)
+
+
+def _sources(images: ImageSources) -> list[str | Path | Source]:
+    """Names of sources as they are; a data set or a list of pictures as a source of its own."""
+    if isinstance(images, str | Path | Source):
+        return [images]
+    if isinstance(images, Sequence) and all(isinstance(image, str | Path | Source) for image in images):
+        return list(images)
+    return [as_source(images, name="images")]

@@ -1,0 +1,418 @@
+"""`Gallery`: an index, the model that embeds for it, its calibration and its doubt. The front door.
+
+Whatever is done with pictures goes through it: command line, server, page and notebooks ask it and nothing below
+it. What is decided once for all of them is decided here: which model embeds, whether features before the head are
+looked at, what is calibrated, and what an answer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, overload
+
+from torch import Tensor
+
+from doubtless.calibration.features import DEPTH
+from doubtless.calibration.pairs import PairAnswer, answer_pair
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.gallery.answer import Answer, Answers
+from doubtless.gallery.judge import Calibrated, Judge
+from doubtless.gallery.queries import Picture, Pictures, Queries, is_one
+from doubtless.index.backends import folder_beside, open_index
+from doubtless.index.base import Index
+from doubtless.index.forms import fitting
+from doubtless.index.items import Item as Item
+from doubtless.index.settings import MODEL
+from doubtless.registry import MODULE
+from doubtless.search.hits import without_itself
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from doubtless.calibration.fit import Targets
+    from doubtless.data import Progress
+    from doubtless.gallery.calibration import NoveltyOf
+    from doubtless.gallery.content import ImageSources, Imported, Reading
+    from doubtless.index.filters import Where
+    from doubtless.index.settings import IndexScore, Kind
+    from doubtless.ingest.create import Filled
+    from doubtless.methods import Described
+    from doubtless.runs.model import Model
+
+    ModelLike = Model | nn.Module | str | Path
+
+
+class Gallery:
+    """An index that can be asked.
+
+    >>> import torch
+    >>> labels = torch.arange(200) % 4
+    >>> vectors = 3 * torch.eye(4)[labels] + torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    >>> embedding = Embedding.point(vectors)
+    >>> gallery = Gallery.create("animals", embedding=embedding, labels=[f"animal {label}" for label in labels])
+    >>> gallery.calibrate(target_error=0.1)["queries"]
+    200
+    >>> answer = gallery.ask(embedding[:1], k=3)[0]
+    >>> answer.decision, answer.label, 0.9 < answer.probability < 1
+    ('answer', 'animal 0', True)
+    >>> gallery.close()
+
+    With a model it is asked with pictures: ``doubtless.open("shop").ask("photo.jpg")``.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        model: ModelLike | None = None,
+        target_error: float | None = None,
+        error_confidence: float | None = None,
+    ) -> None:
+        """Around an open index. `model` names another place of the model than the one the index remembers;
+        `target_error` and `error_confidence` ask for another promise than the calibrated one."""
+        self.index = index
+        self.filled: Filled | None = None  # what `create` has put in
+        self._named = model
+        self._model: Model | None = None
+        self._promise = target_error, error_confidence
+        self.reload()
+
+    @classmethod
+    def open(
+        cls,
+        place: str | Path,
+        *,
+        model: ModelLike | None = None,
+        writable: bool = False,
+        target_error: float | None = None,
+        error_confidence: float | None = None,
+    ) -> Gallery:
+        """Opens the gallery in a folder, or at any backend's address, to ask it or, `writable`, to change it."""
+        index = open_index(place, writable=writable)
+        try:
+            return cls(index, model=model, target_error=target_error, error_confidence=error_confidence)
+        except BaseException:
+            index.close()
+            raise
+
+    @classmethod
+    def create(
+        cls,
+        place: str | Path,
+        images: ImageSources | None = None,
+        *,
+        embedding: Embedding | Imported | None = None,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+        metadata: Sequence[Mapping[str, Any] | None] | None = None,
+        model: ModelLike | None = None,
+        kind: Kind = "auto",
+        score: IndexScore | None = None,
+        reading: Reading | None = None,
+    ) -> Gallery:
+        """A new gallery, open for writing, of images or of embeddings; never over one that is there.
+
+        place       a folder, or a backend's address such as ``milvus:http://localhost:19530``
+        images      folders, files, tar shards, parquet files, a source's name; or a data set of (image, label)
+        embedding   instead of images: embeddings with their ids (numbers by default), labels and metadata, or what
+                    `doubtless.ingest.vectors` has imported from files
+        model       what embeds, or has embedded: a run, a `Model`, an `nn.Module`, or ``module:package.function``
+        kind        "flat" looks at every vector, "hnsw" and "ivf" are approximate, "auto" goes by size
+        score       what is ranked by: "direction" (default) or "expected-distance"
+        """
+        from doubtless.gallery import content
+
+        if (images is None) == (embedding is None):
+            raise InputError("A gallery is made of images or of an embedding; give one of the two.")
+        if images is not None:
+            if model is None:
+                raise InputError("Images need a model that embeds them: name a run, or give a network.")
+            filled = content.create_of_images(
+                place, images, _opened(model), kind=kind, score=score, reading=reading
+            )
+        else:
+            vectors = content.vectors_of(embedding, ids=ids, labels=labels, metadata=metadata)
+            filled = content.create_of_vectors(
+                place, vectors, None if model is None else _opened(model), kind=kind, score=score
+            )
+        gallery = cls.open(place, model=model, writable=True)
+        gallery.filled = filled
+        return gallery
+
+    # -- asking --------------------------------------------------------------------------------------
+
+    @overload
+    def ask(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
+        self,
+        what: Picture,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+    ) -> Answer: ...
+
+    @overload
+    def ask(
+        self,
+        what: Pictures | Embedding | Queries,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+    ) -> Answers: ...
+
+    def ask(
+        self,
+        what: Picture | Pictures | Embedding | Queries,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+    ) -> Answer | Answers:
+        """What the gallery thinks of a picture; of several, or of an embedding, one answer each.
+
+        k            hits that are shown
+        where        only items for which it holds are searched: ``{"label": ["cat"], "year": 2024}``
+        confidence   1 − α of the covering set, in (0, 1)
+        score        another score than the gallery's own to rank by: hits are then shown and not judged
+        """
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k}.")
+        if not 0 < confidence < 1:
+            raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
+        one = is_one(what)
+        queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
+        judge = self.judge if score in (None, self.index.settings.score) else Judge.of_nothing(str(score))
+        hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
+        answers = judge.answers(
+            hits,
+            queries.embedding,
+            self.index,
+            k=k,
+            confidence=confidence,
+            features=queries.features,
+            filtered=bool(where),
+        )
+        return answers[0] if one else answers
+
+    def ask_items(self, rows: Tensor, k: int = 10) -> Answers:
+        """What the gallery thinks of its own items at some rows (n,), each among all others."""
+        embedding = self.index.embedding(rows)
+        hits = without_itself(self.index.search(embedding, max(k, DEPTH) + 1), rows)
+        return self.judge.answers(hits, embedding, self.index, k=k)
+
+    def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
+        """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them."""
+        if isinstance(what, Queries):
+            return what
+        if isinstance(what, Embedding):
+            return Queries(what)
+        return self._queries(self.model.describe(what, progress=progress))
+
+    def read_prepared(self, images: Tensor) -> Queries:
+        """The same of images (n, C, H, W) that the model's preparation has made."""
+        return self._queries(self.model.method.describe(images).to("cpu"))
+
+    def _queries(self, described: Described) -> Queries:
+        return Queries(described.embedding, described.features if self.judge.wants_features else None)
+
+    def compare(
+        self, first: Picture | Embedding, second: Picture | Embedding, *, prior: float = 0.5
+    ) -> PairAnswer:
+        """Do two pictures, or embeddings of one item each, show the same? `prior`: how likely that is before."""
+        one, other = (
+            what if isinstance(what, Embedding) else self.read([what]).embedding for what in (first, second)
+        )
+        return answer_pair(self.fitted(one), self.fitted(other), self.judge.calibrated.pairs, prior=prior)
+
+    def fitted(self, embedding: Embedding) -> Embedding:
+        """As the index takes it; refused where it is of another kind, or points nowhere."""
+        fitted = fitting(embedding, self.index.settings)
+        lengths = fitted.direction.norm(
+            dim=1
+        )  # zero, or not finite where numbers are too large to be squared
+        if not bool(((lengths - 1).abs() < 1e-3).all()):
+            raise InputError("An embedding has a location without a direction: it is zero, or far too large.")
+        return fitted
+
+    # -- changing ------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        images: ImageSources | None = None,
+        *,
+        embedding: Embedding | Imported | None = None,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+        paths: Sequence[str | None] | None = None,
+        metadata: Sequence[Mapping[str, Any] | None] | None = None,
+        existing: str = "refuse",
+        reading: Reading | None = None,
+    ) -> Filled:
+        """Adds images or embeddings, as `create` takes them; durable when it returns, images shard by shard.
+
+        existing   what to do with ids that are there already: refuse, skip or update
+        """
+        from doubtless.gallery import content
+
+        if (images is None) == (embedding is None):
+            raise InputError("Images or an embedding are added; give one of the two.")
+        if images is not None:
+            return content.add_images(self.index, images, self.model, existing=existing, reading=reading)
+        vectors = content.vectors_of(embedding, ids=ids, labels=labels, paths=paths, metadata=metadata)
+        return content.add_vectors(self.index, vectors, existing=existing)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out, all or none; durable when it returns."""
+        self.index.remove(ids)
+
+    def item(self, id: str) -> Item | None:
+        """What is known of an item beside its embedding; None where there is no such item."""
+        row = self.index.rows_of([id]).get(id)
+        return None if row is None else self.index.items([row])[0]
+
+    def calibrate(
+        self,
+        targets: Targets | None = None,
+        *,
+        target_error: float | None = None,
+        queries: Pictures | Embedding | None = None,
+        labels: Sequence[str] | None = None,
+        pairs: Sequence[tuple[str, str, bool]] | None = None,
+        novelty: NoveltyOf = "auto",
+        most: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Calibrates match probability, abstention, covering sets, presence, pairs and doubt; returns the record.
+
+        targets    what is to be promised; `target_error` alone stands for the usual ones with another error
+        queries    labelled queries from outside, with `labels`; None: the gallery's own items search all others
+        pairs      ids of two items and whether they are the same: match probability only
+        novelty    what an image must be like not to be new: "features" of the items' images, their embeddings
+                   ("directions"), or features where model and images can be found ("auto")
+        most       queries used, drawn at random with `seed` where there are more
+        """
+        from doubtless.gallery import calibration
+
+        if pairs is not None:
+            record = calibration.calibrate_on_pairs(self.index, pairs)
+        else:
+            record = calibration.calibrate(
+                self.index,
+                calibration.targets_of(targets, target_error),
+                queries=None if queries is None else self.read(queries, progress=progress).embedding,
+                labels=labels,
+                features_of=calibration.feature_reader(self, novelty, progress=progress),
+                most=most or calibration.MOST,
+                seed=seed,
+            )
+        self.reload()
+        return record
+
+    # -- itself --------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Model:
+        """What embeds for this gallery, loaded when first needed; a sentence where it names none."""
+        model = self.find_model()
+        if model is None:
+            raise InputError(
+                f"{self.index.path} does not say which model made its embeddings; name a run with --model, or "
+                "give vectors."
+            )
+        return model
+
+    def find_model(self) -> Model | None:
+        """The same, or None for a gallery of vectors without one."""
+        if self._model is None:
+            from doubtless.runs.model import must_match
+
+            named = self._named or self._recorded_model()
+            if named is None:
+                return None
+            if self._named is None and isinstance(named, Path) and not named.is_dir():
+                raise InputError(
+                    f"{self.index.path} was made by the model of {named}, which is not there; name it with --model."
+                )
+            model = _opened(named)
+            must_match(model.method, self.index.model, where=self.index.path)
+            self._model = model
+        return self._model
+
+    def _recorded_model(self) -> str | Path | None:
+        """Where the model is whose embeddings the index holds: a run's folder, or an import path."""
+        attachment = self.index.attached(MODEL)
+        place = None if attachment is None else attachment[1].get("run")
+        if not place:
+            return None
+        return str(place) if str(place).startswith(MODULE) else Path(place)
+
+    def reload(self) -> None:
+        """Reads anew what was calibrated, as after a calibration by another process."""
+        target_error, confidence = self._promise
+        calibrated = Calibrated.load(self.index)
+        self.judge = Judge(calibrated, target_error=target_error, error_confidence=confidence)
+
+    def status(self) -> dict[str, Any]:
+        """What it holds and what it promises, in plain values."""
+        calibrated, settings = self.judge.calibrated, self.index.settings
+        return {
+            "items": len(self.index),
+            "labels": len(self.index.label_names),
+            "family": settings.family,
+            "dim": settings.dim,
+            "score": settings.score,
+            "model": settings.model,
+            "calibrated": calibrated.calibrator is not None,
+            "pairs_calibrated": calibrated.pairs is not None,
+            "promise": self.judge.promise(),
+            "calibration": None if not calibrated.record else dict(calibrated.record),
+        }
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts, sizes, how it is searched, what was calibrated and, measured now, what its search misses."""
+        model = self._recorded_model()
+        return {**self.index.stats(), "run": None if model is None else str(model)}
+
+    def compact(self) -> tuple[int | None, int | None]:
+        """Gives the space of removed and updated items back; bytes before and after, where these are known."""
+        before = self.index.stats()["bytes"]
+        self.index.compact()
+        return before, self.index.stats()["bytes"]
+
+    @property
+    def folder(self) -> Path:
+        """Where files that belong to the gallery lie: in its folder, or beside a backend's address."""
+        return folder_beside(self.index.path)
+
+    def close(self) -> None:
+        """Lets go of the index. Closing twice is allowed."""
+        self.index.close()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __enter__(self) -> Gallery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Gallery({str(self.index.path)!r}, {len(self)} items)"
+
+
+def _opened(model: ModelLike) -> Model:
+    """A model wherever it is, on the device its configuration allows."""
+    from doubtless.runs.model import open_model
+
+    return open_model(model)
