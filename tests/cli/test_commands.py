@@ -97,6 +97,25 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
             shutil.rmtree(tmp_path / "out")
 
 
+def test_the_report_after_training_is_made_from_what_is_in_memory(
+    tiny_config, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    def never(*arguments: object, **named: object) -> None:
+        raise AssertionError("what training had in memory is read again")
+
+    config, run = tmp_path / "config.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(tiny_config))
+    monkeypatch.setattr("doubtless.runs.run.Run.load_method", never)
+    monkeypatch.setattr("doubtless.runs.evaluation.open_run_data", never)
+    words = ["train", str(config), "--out", str(run), "--json", "--set", "training.epochs=1"]
+    code, out, err = in_process(monkeypatch, capsys, *words)
+    assert code == 0, err
+    assert json.loads(out)["measures"] == json.loads((run / "metrics.json").read_text())["measures"]
+    page = (run / "report.html").read_text()
+    assert "training.epochs=1" in page
+    assert str(run) not in page
+
+
 def test_train_evaluate_and_report_end_to_end(tiny_config, tmp_path: Path) -> None:
     """Through real processes, as a user would."""
     config = tmp_path / "config.yaml"

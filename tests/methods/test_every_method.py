@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from safetensors.torch import load_file
 
 from doubtless.data import BalancedBatches, Batch
 from doubtless.embedding import Embedding
-from doubtless.methods import Method, all_methods
+from doubtless.methods import all_methods
 from doubtless.methods.configuration import load_config, make_config
-from doubtless.runs import Run, open_run_data
+from doubtless.runs import Run, TrainedRun, open_run_data
 from doubtless.runs.data import subset_of
 from doubtless.training import train_run
 
@@ -42,15 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """What a method needs beside the tiny configuration: a loss of its own, or less work than its defaults."""
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A finished run, and its method as it was when it was saved."""
-
-    run: Run
-    method: Method
-
-
-Train = Callable[[str], Trained]
+Train = Callable[[str], TrainedRun]
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +72,13 @@ def trained_again(
 
 
 def _trainer(tiny_config: dict[str, Any], folder: Path) -> Train:
-    known: dict[str, Trained] = {}
+    known: dict[str, TrainedRun] = {}
 
-    def train(name: str) -> Trained:
+    def train(name: str) -> TrainedRun:
         if name not in known:
             config = {**copy.deepcopy(tiny_config), "method": name, **SETTINGS.get(name, {})}
             config["training"] = {**tiny_config["training"], "epochs": 1}
-            saved: list[Method] = []
-            original = Run.save_model
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(
-                    Run, "save_model", lambda run, method: (original(run, method), saved.append(method))
-                )
-                run = train_run(make_config(config), folder / name, quiet=True)
-            known[name] = Trained(run, saved[-1].eval())
+            known[name] = train_run(make_config(config), folder / name, quiet=True)
         return known[name]
 
     return train
@@ -129,7 +113,7 @@ def weights(run: Run) -> dict[str, torch.Tensor]:
 def test_trained_again_it_has_equal_weights_whatever_the_test_labels(
     name: str, trained: Train, trained_again: Train
 ) -> None:
-    found, expected = weights(trained_again(name).run), weights(trained(name).run)
+    found, expected = weights(trained_again(name)), weights(trained(name))
     assert expected
     assert found.keys() == expected.keys()
     for key, value in expected.items():
@@ -139,12 +123,13 @@ def test_trained_again_it_has_equal_weights_whatever_the_test_labels(
 @every_method
 def test_saved_and_loaded_it_embeds_equally(name: str, trained: Train, images: torch.Tensor) -> None:
     made = trained(name)
-    assert_equal(made.run.load_method().embed(images), made.method.embed(images))
+    assert not made.method.training
+    assert_equal(made.load_method().embed(images), made.method.embed(images))
 
 
 @every_method
 def test_an_image_embeds_alone_as_in_any_batch(name: str, trained: Train, images: torch.Tensor) -> None:
-    method = trained(name).run.load_method()
+    method = trained(name).load_method()
     whole = method.embed(images)
     assert len(whole) == len(images)
     assert_equal(method.embed(images), whole)
@@ -156,7 +141,7 @@ def test_an_image_embeds_alone_as_in_any_batch(name: str, trained: Train, images
 
 @every_method
 def test_embedding_features_is_embedding_images(name: str, trained: Train, images: torch.Tensor) -> None:
-    method = trained(name).run.load_method()
+    method = trained(name).load_method()
     with torch.no_grad():
         features = method.encode(images)
         assert features.shape[:1] == images.shape[:1]
@@ -167,7 +152,7 @@ def test_embedding_features_is_embedding_images(name: str, trained: Train, image
 def test_describing_is_embedding_with_features_and_leaves_the_mode(
     name: str, trained: Train, images: torch.Tensor
 ) -> None:
-    method = trained(name).run.load_method().train()
+    method = trained(name).load_method().train()
     described = method.describe(images)
     assert method.training
     assert torch.is_grad_enabled()
@@ -187,7 +172,7 @@ def test_describing_is_embedding_with_features_and_leaves_the_mode(
 def test_directions_are_unit_and_uncertainty_is_positive(
     name: str, trained: Train, images: torch.Tensor
 ) -> None:
-    embedding = trained(name).run.load_method().embed(images)
+    embedding = trained(name).load_method().embed(images)
     torch.testing.assert_close(embedding.direction.norm(dim=-1), torch.ones(len(images)))
     if embedding.family == "point":
         assert embedding.uncertainty is None
@@ -201,11 +186,11 @@ def test_directions_are_unit_and_uncertainty_is_positive(
 @every_method
 def test_gradient_is_finite(name: str, trained: Train) -> None:
     made = trained(name)
-    method = made.run.load_method()
+    method = made.load_method()
     if not method.trains or method.batch_kind == "tuples":
-        assert all(bool(torch.isfinite(value).all()) for value in weights(made.run).values())
+        assert all(bool(torch.isfinite(value).all()) for value in weights(made).values())
         return
-    data = open_run_data(made.run.config, split=made.run.split)
+    data = open_run_data(made.config, split=made.split)
     rows = BalancedBatches(data.train.labels, batch_size=24, seed=0).epoch(0)[0]
     inputs = data.train.in_memory()
     assert inputs is not None
@@ -223,7 +208,7 @@ def test_gradient_is_finite(name: str, trained: Train) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @every_method
 def test_gpu_and_cpu_agree(name: str, trained: Train, images: torch.Tensor) -> None:
-    run = trained(name).run
+    run = trained(name)
     on_cpu, on_gpu = run.load_method().embed(images), run.load_method().to("cuda").embed(images.to("cuda"))
     assert on_gpu.device.type == "cuda"
     torch.testing.assert_close(on_gpu.direction.cpu(), on_cpu.direction, atol=1e-3, rtol=0)

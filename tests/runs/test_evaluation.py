@@ -1,15 +1,21 @@
-"""A run measured with the settings of its configuration's section `evaluation`."""
+"""A run measured: with the settings of its configuration's section `evaluation`, right after training or later."""
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from doubtless.config import EvaluationConfig
 from doubtless.evaluation import Evaluation
+from doubtless.methods.configuration import make_config
 from doubtless.runs import Run
-from doubtless.runs.evaluation import RunEvaluation
+from doubtless.runs.evaluation import RunEvaluation, evaluate_run
+from doubtless.training import train_run
 
 
 def test_a_papers_ratio_reaches_the_metrics_and_the_report(tiny_run: Path, tmp_path: Path) -> None:
@@ -23,9 +29,7 @@ def test_a_papers_ratio_reaches_the_metrics_and_the_report(tiny_run: Path, tmp_p
     for row in (*stored.doubts.values(), *stored.baselines.values()):
         found = row["ood_auprc_reweighted/digits"]
         assert found.low is not None
-        assert (
-            found.value >= row["ood_auprc_balanced/digits"].value
-        )  # more strangers are found more precisely
+        assert found.value >= row["ood_auprc_balanced/digits"].value  # more of them are found more precisely
     page = (work.folder / "report.html").read_text()
     assert "OOD AUPRC at a stated ratio" in page
     assert re.search(r"ood reweighted to</dt>\s*<dd>2\.603<", page)
@@ -35,3 +39,52 @@ def test_a_papers_ratio_reaches_the_metrics_and_the_report(tiny_run: Path, tmp_p
     assert RunEvaluation(run).folder == run.path
     plain = RunEvaluation(run, ood=["digits"]).measure(bootstrap=0, report=False)
     assert "ood_auprc_reweighted/digits" not in plain.doubts["doubt"] | plain.baselines["distance"]
+
+
+def never(*arguments: Any, **named: Any) -> Any:
+    raise AssertionError("what training had in memory is read again")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": {"augment": "crop-flip"}},
+        {"model": {"freeze": True}},
+        {"method": "mc-dropout"},
+        {"method": "lam-posthoc", "laplace": {"tune": {"grid": 3}}},
+    ],
+    ids=["augmented", "frozen", "mc-dropout", "lam-posthoc"],
+)
+def test_a_run_just_trained_is_measured_from_memory_as_it_would_be_from_disk(
+    changes: dict[str, Any], tiny_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = copy.deepcopy(tiny_config)
+    values["training"]["epochs"] = 1
+    for key, value in changes.items():
+        values[key] = {**values.get(key, {}), **value} if isinstance(value, dict) else value
+    run = train_run(make_config(values), tmp_path / "run", quiet=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "load_method", never)
+        patch.setattr("doubtless.runs.evaluation.open_run_data", never)
+        RunEvaluation(run).measure(bootstrap=20)
+    assert (run.path / "report.html").is_file()
+    in_memory = (run.path / "metrics.json").read_bytes()
+    evaluate_run(run.path, bootstrap=20, report=False)
+    assert (run.path / "metrics.json").read_bytes() == in_memory
+
+
+def test_a_report_records_the_command_that_was_given_and_no_other(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["secret", "/home/somebody"])
+    work = RunEvaluation(Run.open(tmp_path / "run"), ood=[])
+    work.measure(bootstrap=0)
+    page = (work.folder / "report.html").read_text()
+    assert "<h3>Command</h3>" not in page
+    assert "Made with" in page
+    assert "/home/somebody" not in page
+    work.measure(bootstrap=0, command="doubtless report <run>")
+    page = (work.folder / "report.html").read_text()
+    assert "<h3>Command</h3>" in page
+    assert "doubtless report &lt;run&gt;" in page

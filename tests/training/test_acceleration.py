@@ -70,3 +70,7 @@ def test_a_compiled_backbone_is_the_same_network(timm_config, tmp_path: Path) ->
     expected = plain.load_method().state_dict()
     for name, value in compiled.load_method().state_dict().items():
         torch.testing.assert_close(value, expected[name], atol=5e-3, rtol=1e-2, msg=name)
+    images = compiled.data.test.in_memory()
+    assert images is not None
+    in_memory, reopened = compiled.method.embed(images), compiled.load_method().embed(images)
+    assert torch.equal(in_memory.direction, reopened.direction)

@@ -18,8 +18,9 @@ from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import write_bytes, write_json, write_text
 from doubtless.methods.configuration import load_config
 from doubtless.runs import Run
-from doubtless.runs.evaluation import RunEvaluation, versions
+from doubtless.runs.evaluation import RunEvaluation
 from doubtless.runs.model import device_name
+from doubtless.runs.report import versions
 from doubtless.training import train_run
 
 MADE_WITH = "made_with.json"
@@ -32,7 +33,7 @@ def make_run(config_path: Path, folder: Path, *, train_only: bool = False) -> No
     run = Run(folder)
     if not run.is_finished:
         begun = (folder / "config.yaml").exists()
-        train_run(config, folder, resume=begun, quiet=True)
+        run = train_run(config, folder, resume=begun, quiet=True)
         write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
     if not train_only:
         work = RunEvaluation(run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
-from doubtless import __version__
 from doubtless.config import Config
 from doubtless.data import Split
 from doubtless.errors import FileError, InputError, RunError
 from doubtless.files import read_json, write_bytes, write_json, write_text
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import load_config
+from doubtless.runs.data import RunData
+from doubtless.version import __version__
 
 SCHEMA = 1
 
@@ -145,6 +146,14 @@ class Run:
         except (SafetensorError, OSError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise RunError(f"{path} is damaged or of another model ({reason}); train it again.") from error
+
+
+@dataclass(frozen=True)
+class TrainedRun(Run):
+    """A run that was just trained: its method, finished, in evaluation mode, and its data are still in memory."""
+
+    method: Method = field(repr=False, compare=False)
+    data: RunData = field(repr=False, compare=False)
 
 
 def load_if_finished(path: Path) -> Method | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.stages import take_over
 from doubtless.runs.data import RunData, features_of, open_run_data, subset_of
 from doubtless.runs.model import best_device
-from doubtless.runs.run import Run, read_checkpoint, same_config
+from doubtless.runs.run import Run, TrainedRun, read_checkpoint, same_config
 from doubtless.training.accelerate import precision_of
 from doubtless.training.callbacks import AtomicCheckpoints, EpochDisplay
 from doubtless.training.mining import TupleBatches
@@ -40,7 +41,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     progress: Progress | None = None,
-) -> Run:
+) -> TrainedRun:
     """Trains what a configuration (a file, a dict or a `Config`) says and returns the finished run.
 
     >>> run = train("configs/fashion-sample/deterministic.yaml", "runs/fashion")      # doctest: +SKIP
@@ -59,10 +60,11 @@ def train_run(
     resume: bool = False,
     quiet: bool = False,
     progress: Progress | None = None,
-) -> Run:
+) -> TrainedRun:
     """Trains and leaves a finished run folder: model, log, split, checkpoint. Evaluation is another step.
 
-    `resume` continues a run that was stopped, from its last whole epoch.
+    `resume` continues a run that was stopped, from its last whole epoch. What is returned holds the method as the
+    folder has it, for whoever goes on with it; in other processes than the main one it is as training left it.
     """
     run = _open_or_create(config, path, resume)
     recorded = run.split if resume and (run.path / "split.json").exists() else None
@@ -92,7 +94,15 @@ def train_run(
         method.eval()
         method.finish(train, validation)
         run.save_model(method)
-    return run
+    return TrainedRun(run.path, method=_at_rest(method), data=data)
+
+
+def _at_rest(method: Method) -> Method:
+    """The method as one that is loaded would be: no gradients kept, and nothing compiled."""
+    method.zero_grad(set_to_none=True)
+    if method.config.training.compile and method.trains:
+        method.encoder.backbone = copy.deepcopy(method.encoder.backbone)  # a copy is never compiled
+    return method.eval()
 
 
 def _train_stage(config: Config, path: Path, *, quiet: bool, progress: Progress | None) -> None:
