@@ -1,14 +1,17 @@
-"""`loss.pairs` in a metric loss: what it computes, over draws too, and for which losses it is refused."""
+"""Metric losses: `loss.pairs`, over draws too, and for which losses it is refused; losses of other packages."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from doubtless.config import LossConfig
 from doubtless.errors import InputError
 from doubtless.losses.contrastive import contrastive_loss
-from doubtless.methods.metric_loss import MetricLoss
+from doubtless.methods.metric_loss import LOSSES, MetricLoss
 
 
 @pytest.mark.parametrize("pairs", ["all", "semi-hard", "hard"])
@@ -28,3 +31,68 @@ def test_other_losses_refuse_pairs(name: str) -> None:
     MetricLoss(LossConfig(name=name), dim=3, classes=4)
     with pytest.raises(InputError, match=f"belongs to the contrastive loss, got loss '{name}'"):
         MetricLoss(LossConfig(name=name, pairs="hard"), dim=3, classes=4)
+
+
+def pull(embeddings: Tensor, labels: Tensor, *, margin: float = 1.0, power: int = 2) -> Tensor:
+    """Distances to the mean, whatever the labels."""
+    return margin * (embeddings - embeddings.mean(0)).abs().pow(power).mean()
+
+
+class Proxies(nn.Module):
+    """A loss with parameters, and a pool of things it was made with."""
+
+    def __init__(self, dim: int, classes: int, scale: float = 1.0) -> None:
+        super().__init__()
+        self.proxies = nn.Parameter(torch.ones(classes, dim))
+        self.scale = scale
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self.scale * (embeddings - self.proxies[labels]).square().mean()
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LOSSES, "_items", dict(LOSSES._items))
+    LOSSES.register("pull", pull)
+    LOSSES.register("proxies", Proxies)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("name", ["pull", f"module:{__name__}.pull"])
+def test_a_function_of_another_package_is_a_loss(name: str) -> None:
+    embeddings, labels = torch.randn(6, 3), torch.arange(6) % 2
+    loss = MetricLoss(LossConfig(name=name, margin=0.5, arguments={"power": 1}), dim=3, classes=2)
+    torch.testing.assert_close(loss(embeddings, labels), pull(embeddings, labels, margin=0.5, power=1))
+    draws = torch.stack([embeddings, 2 * embeddings])
+    torch.testing.assert_close(
+        loss.over_samples(draws, labels), torch.stack([loss(z, labels) for z in draws]).mean()
+    )
+    assert not loss.fixed_shapes
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_class_is_given_the_sizes_and_trains_its_parameters() -> None:
+    loss = MetricLoss(LossConfig(name="proxies", arguments={"scale": 3.0}), dim=3, classes=2)
+    assert [tuple(value.shape) for value in loss.parameters()] == [(2, 3)]
+    torch.testing.assert_close(loss(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])), torch.tensor(3.0))
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        ({"name": "pull", "arguments": {"powr": 1}}, "'pull' takes margin, power, got powr"),
+        ({"name": "pull", "miner": {"name": "MultiSimilarityMiner"}}, "loss.miner belongs to"),
+        ({"name": "pull", "pairs": "hard"}, "belongs to the contrastive loss"),
+        ({"name": "pul"}, "did you mean 'pull'"),
+        ({"name": "proxies", "arguments": {"size": 1}}, "takes classes, dim, scale, got size"),
+        (
+            {"name": "contrastive", "arguments": {"power": 1}},
+            "takes margin, negative_weight, pairs, got power",
+        ),
+        ({"name": "module:os.sep"}, "must be a function"),
+    ],
+)
+def test_a_loss_that_cannot_be_made_is_a_sentence(loss: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        MetricLoss(LossConfig(**loss), dim=3, classes=2)

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from doubtless import __version__
 from doubtless.embedding import Embedding
 from doubtless.errors import DoubtlessError, InputError
 from doubtless.export.answers import family_answers
 from doubtless.export.distributions import Distribution, distribution_of
 from doubtless.files import write_bytes
 from doubtless.methods import Method
+from doubtless.version import __version__
 
 if TYPE_CHECKING:
     from doubtless.runs.model import Model
@@ -74,7 +74,7 @@ class ImageToAnswers(nn.Module):
     def __init__(self, distribution: Distribution, dim: int) -> None:
         super().__init__()
         self.distribution = distribution
-        self.answers = family_answers(distribution.family, dim, spread=distribution.spread)
+        self.answers = family_answers(distribution.family, dim, spread=distribution.variance_ratio)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         found = self.answers(self.distribution(images))

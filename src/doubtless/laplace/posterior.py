@@ -69,10 +69,14 @@ class DiagonalPosterior:
 
     def predict(self, features: Tensor) -> Embedding:
         """The distribution of every image's embedding: features (n, F) → `projected-gaussian`, n items."""
+        return ProjectedGaussianEmbedding(self.predictive(features))
+
+    def predictive(self, features: Tensor) -> dict[str, Tensor]:
+        """The parameters of what `predict` gives, by name: location and variance, (n, D) each."""
         features = self._checked(features)
         location = linear(features, self.weight, self.bias)  # (n, D)
         variance = linear(features.square(), self.weight_variance, self.bias_variance)  # (n, D)
-        return ProjectedGaussianEmbedding({"location": location, "variance": variance})
+        return {"location": location, "variance": variance}
 
     def predict_grid(self, features: Tensor, points: Sequence[tuple[float, float]]) -> tuple[Tensor, Tensor]:
         """What `predict` would be with other τ and λ: location (n, D), the same for all, and variance (G, n, D)

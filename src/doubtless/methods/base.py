@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -14,12 +14,20 @@ from torch import Tensor, nn
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
 from doubtless.data.locate import locate
-from doubtless.embedding import Embedding
+from doubtless.embedding import FAMILIES, Embedding
+from doubtless.errors import InputError
 from doubtless.models import Encoder
+from doubtless.registry import Registry
 
 BatchKind = Literal["images", "tuples", "features"]
 
-METHODS: dict[str, type[Method]] = {}
+
+def _check_method(name: str, method: Any) -> None:
+    if not isinstance(method, type) or not issubclass(method, Method) or method.name != name:
+        raise InputError(f"The method {name!r} must be a subclass of Method that has this name.")
+
+
+METHODS: Registry[type[Method]] = Registry("method", group="doubtless.methods", check=_check_method)
 """Method name → class. A method registers itself by being defined with a name."""
 
 
@@ -66,6 +74,8 @@ class DataSpec:
     size: int
     label_names: list[str]
     """The classes it trains on, in the order of the labels of its batches."""
+    backbone: nn.Module | None = field(default=None, repr=False, compare=False)
+    """The network itself where it was given as an object; each method takes a copy."""
 
     @property
     def classes(self) -> int:
@@ -95,7 +105,7 @@ class Method(nn.Module):
 
         loss(batch)                what to minimise
         encode(images)             what its features are, where they are not the encoder's
-        embed_features(features)   what the embedding of features (n, F) is
+        family, distribution       what the embedding of features (n, F) is: the parameters of its family
         stages()                   runs it is made of, trained before it
         start(train)               what to do before the first step
         begin_epoch(epoch)         what to do before each epoch's
@@ -107,6 +117,8 @@ class Method(nn.Module):
     version: ClassVar[int] = 1
     summary: ClassVar[str]
     sections: ClassVar[Mapping[str, type[Section]]] = {}
+    family: ClassVar[str] = "point"
+    """The family of the embeddings of a finished one; see `doubtless.embedding`."""
     folder: Path | None = None
     """The folder of its run, below which its stages lie; known once there is one."""
     load_run: Callable[[Path], Method | None] | None = None
@@ -114,7 +126,7 @@ class Method(nn.Module):
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
-            METHODS[cls.name] = cls
+            METHODS.register(cls.name, cls)
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__()
@@ -123,6 +135,7 @@ class Method(nn.Module):
         model = config.model
         self.encoder = Encoder(
             model.backbone,
+            given=spec.backbone,
             channels=spec.channels,
             size=spec.size,
             pooling=model.pooling,
@@ -164,8 +177,22 @@ class Method(nn.Module):
         """Images (n, C, H, W) to features (n, F): what `embed_features` takes."""
         return self.encoder(images)
 
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Features (n, F) to the parameters of `family`, by name, once the method is finished.
+
+        It is run by `embed_features` and written into exported files, so it looks at no values: no decision by a
+        number in a tensor, and nothing that fixes n. Points by default: what the linear head gives.
+        """
+        return {"location": self.head(features)}
+
+    @property
+    def variance_ratio(self) -> float:
+        """Of projected Gaussians: at most so many times one dimension's variance is another's, for any image."""
+        return 1.0
+
     def embed_features(self, features: Tensor) -> Embedding:
-        raise NotImplementedError
+        """Features (n, F) to the embedding of n items. Its own only where an unfinished method embeds otherwise."""
+        return FAMILIES[self.family](self.distribution(features))
 
     def novelty_features(self, features: Tensor) -> Tensor:
         """What of features (n, F) says whether an image is new: all, unless a method has other things in them."""

@@ -18,7 +18,6 @@ from torch.nn.functional import softplus
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.losses import batch_bayesian_triplet_loss, bayesian_triplet_loss
 from doubtless.losses.triplet_moments import Gaussians, VonMisesFishers
 from doubtless.methods.base import DataSpec, Losses
@@ -85,6 +84,7 @@ class BayesTriplet(BayesFamily):
 
     name: ClassVar[str] = "bayes-triplet"
     summary: ClassVar[str] = "Gaussians, trained by the probability that a triplet is in order"
+    family: ClassVar[str] = "gaussian"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -95,8 +95,9 @@ class BayesTriplet(BayesFamily):
         direction, raw = self.direction_and_variance(features)
         return Gaussians(self.log_scale.exp() * direction, softplus(raw))
 
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.gaussian(*self.distributions(features))
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        mean, variance = self.distributions(features)
+        return {"location": mean, "variance": variance}
 
 
 class BayesTripletVmf(BayesFamily):
@@ -104,11 +105,13 @@ class BayesTripletVmf(BayesFamily):
 
     name: ClassVar[str] = "bayes-triplet-vmf"
     summary: ClassVar[str] = "von Mises-Fisher distributions, trained as bayes-triplet is"
+    family: ClassVar[str] = "vmf"
 
     def distributions(self, features: Tensor) -> VonMisesFishers:
         """Features (n, F) to directions (n, D) and concentrations (n,)."""
         direction, raw = self.direction_and_variance(features)
         return VonMisesFishers(direction, softplus(raw).squeeze(-1).reciprocal())
 
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.vmf(*self.distributions(features))
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        direction, concentration = self.distributions(features)
+        return {"location": direction, "concentration": concentration}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
-
 from doubtless.config import Config
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.methods.base import DataSpec, Losses, Method
 from doubtless.methods.metric_loss import MetricLoss
 
@@ -31,10 +28,7 @@ class Deterministic(Method):
 
     @property
     def repeats_its_step(self) -> bool:
-        return self.metric_loss.peer is None  # those of pytorch-metric-learning pick tuples by their values
-
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.point(self.head(features))
+        return self.metric_loss.fixed_shapes  # those of others may pick tuples by their values
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The loss's own parameters (proxies) may learn faster than the network."""

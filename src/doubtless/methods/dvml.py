@@ -23,7 +23,6 @@ from torch import Tensor, nn
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather, is_main
-from doubtless.embedding import Embedding
 from doubtless.losses.variational import (
     bounded_log_variance,
     draw_samples,
@@ -95,6 +94,7 @@ class Dvml(Deterministic):
         "Gaussians; any metric loss, also of samples synthesised from a learned variation within classes"
     )
     sections: ClassVar[Mapping[str, type[Section]]] = {"dvml": DvmlOptions}
+    family: ClassVar[str] = "gaussian"
     weights: Tensor
     kl_sum: Tensor
     kl_steps: Tensor
@@ -159,9 +159,9 @@ class Dvml(Deterministic):
         bounded = bounded_log_variance(raw, bound=self.options.log_variance_bound)
         return Parts(self.head(features), self.variation_mean(features), bounded)
 
-    def embed_features(self, features: Tensor) -> Embedding:
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
         parts = self.parts(features)
-        return Embedding.gaussian(parts.center, parts.log_variance.exp())
+        return {"location": parts.center, "variance": parts.log_variance.exp()}
 
     def synthesise(self, images: Tensor, n: int, *, generator: torch.Generator | None = None) -> Tensor:
         """n discriminative samples z_I + z_V of every image, (n, batch, D), not normalised. Evaluation mode.

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from doubtless.config import Config, Section
-from doubtless.embedding import Embedding
 from doubtless.errors import InputError, RunError
 from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 from doubtless.methods.configuration import make_config
@@ -53,6 +52,7 @@ class Ensemble(Method):
     name: ClassVar[str] = "ensemble"
     summary: ClassVar[str] = "networks of several seeds, aligned by orthogonal Procrustes, pooled to samples"
     sections: ClassVar[Mapping[str, type[Section]]] = {"ensemble": EnsembleOptions}
+    family: ClassVar[str] = "empirical"
     alignment: Tensor
     fingerprints: Tensor
 
@@ -110,8 +110,8 @@ class Ensemble(Method):
             ]
         return torch.cat([*(embedding.direction for embedding in embeddings), features], dim=1)
 
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.empirical(torch.bmm(self._by_member(features), self.alignment))
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        return {"samples": torch.bmm(self._by_member(features), self.alignment)}  # (members, n, D)
 
     def novelty_features(self, features: Tensor) -> Tensor:
         """Embeddings and the first member's features, of one length each.

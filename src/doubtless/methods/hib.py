@@ -16,7 +16,6 @@ from torch.nn.functional import softplus
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.losses import kl_to_standard_normal, soft_contrastive_loss
 from doubtless.losses.variational import bounded_log_variance, draw_samples
 from doubtless.methods.base import DataSpec, Losses, Method
@@ -46,6 +45,7 @@ class Hib(Method):
     name: ClassVar[str] = "hib"
     summary: ClassVar[str] = "Gaussians trained by the match probability of their samples (HIB)"
     sections: ClassVar[Mapping[str, type[Section]]] = {"hib": HibOptions}
+    family: ClassVar[str] = "gaussian"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -75,9 +75,9 @@ class Hib(Method):
             divergence = kl_to_standard_normal(mean, log_variance).mean()
         return Losses(match + self.options.beta * divergence, {"match": match, "kl": divergence})
 
-    def embed_features(self, features: Tensor) -> Embedding:
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
         mean, log_variance = self._gaussian(features)
-        return Embedding.gaussian(mean, log_variance.exp())
+        return {"location": mean, "variance": log_variance.exp()}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """a and b are two numbers that all pairs depend on: they follow the embeddings faster than weights move."""

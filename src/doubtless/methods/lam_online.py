@@ -21,7 +21,6 @@ from torch.nn.functional import linear
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
 from doubtless.losses.contrastive import Pairs
@@ -42,6 +41,7 @@ class LamOnline(Method):
     name: ClassVar[str] = "lam-online"
     summary: ClassVar[str] = "contrastive training at draws from a Laplace posterior of the head (LAM)"
     sections: ClassVar[Mapping[str, type[Section]]] = {"laplace": LaplaceOptions}
+    family: ClassVar[str] = "projected-gaussian"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -66,8 +66,12 @@ class LamOnline(Method):
         # The other approximations go through the pairs that count, as many as there are.
         return self.miner is None and self.laplace.options.approximation == "fixed"
 
-    def embed_features(self, features: Tensor) -> Embedding:
-        return self.laplace.posterior(self.head).predict(features)
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        return self.laplace.predictive(self.head, features)
+
+    @property
+    def variance_ratio(self) -> float:
+        return self.laplace.variance_ratio(self.head)
 
     def finish(self, train: Subset, validation: Subset) -> None:
         if self.laplace.options.refit:

@@ -29,6 +29,7 @@ class LamPosthoc(Deterministic):
     name: ClassVar[str] = "lam-posthoc"
     summary: ClassVar[str] = "deterministic training, then a Laplace posterior around the head (LAM)"
     sections: ClassVar[Mapping[str, type[Section]]] = {"laplace": LaplaceOptions}
+    family: ClassVar[str] = "projected-gaussian"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -41,8 +42,15 @@ class LamPosthoc(Deterministic):
 
     def embed_features(self, features: Tensor) -> Embedding:
         if int(self.laplace.curvature.steps) == 0:  # still training: points, as `deterministic` validates
-            return super().embed_features(features)
-        return self.laplace.posterior(self.head).predict(features)
+            return Embedding.point(self.head(features))
+        return super().embed_features(features)
+
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        return self.laplace.predictive(self.head, features)
+
+    @property
+    def variance_ratio(self) -> float:
+        return self.laplace.variance_ratio(self.head)
 
     def finish(self, train: Subset, validation: Subset) -> None:
         if self.trains and self.config.training.epochs == 0:

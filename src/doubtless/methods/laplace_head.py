@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from doubtless.config import Config, Section
 from doubtless.laplace import (
@@ -133,6 +134,24 @@ class LaplaceHead(nn.Module):
             )
             self._known = (key, made)
         return self._known[1]
+
+    def predictive(self, head: nn.Linear, features: Tensor) -> dict[str, Tensor]:
+        """Location and variance (n, D) of a projected Gaussian for features (n, F); see `DiagonalPosterior`."""
+        if not torch.compiler.is_exporting():
+            return self.posterior(head).predictive(features)
+        # The same by tensors alone: a graph cannot look whether a posterior is known already.
+        curvature, bias = self.curvature, self.curvature.bias
+        of_weight = (self.scale * curvature.weight + self.prior_precision).reciprocal()
+        of_bias = None if bias is None else (self.scale * bias + self.prior_precision).reciprocal()
+        return {"location": head(features), "variance": linear(features.square(), of_weight, of_bias)}
+
+    def variance_ratio(self, head: nn.Linear) -> float:
+        """max over features f and dimensions k, l of v_kf/v_lf: a variance Σ_f h_f² v_kf has no larger ratios."""
+        posterior = self.posterior(head)
+        columns = posterior.weight_variance.double()  # (D, F)
+        if posterior.bias_variance is not None:
+            columns = torch.cat([columns, posterior.bias_variance.double().unsqueeze(1)], dim=1)
+        return float((columns.amax(0) / columns.amin(0)).max())
 
     def fit(self, head: nn.Linear, train: Subset, config: Config) -> None:
         """H of all training images around the head, in one pass; τ and λ stay."""

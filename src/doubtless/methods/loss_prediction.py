@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from doubtless.config import Config, Section
-from doubtless.embedding import Embedding
 from doubtless.losses import neighbor_loss_per_image, ranking_loss
 from doubtless.methods.base import DataSpec, Subset
 from doubtless.methods.two_stage import HeadOptions, TwoStage
@@ -43,6 +42,7 @@ class LossPrediction(TwoStage):
     name: ClassVar[str] = "loss-prediction"
     summary: ClassVar[str] = "a frozen network and a head that ranks images by their loss"
     sections: ClassVar[Mapping[str, type[Section]]] = {"head": LossPredictionOptions}
+    family: ClassVar[str] = "gaussian"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -59,9 +59,9 @@ class LossPrediction(TwoStage):
             return chosen
         return "validation" if self.config.data.split == "closed" else "train"
 
-    def embed_features(self, features: Tensor) -> Embedding:
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
         variance = positive(self.second(features))  # (n, 1)
-        return Embedding.gaussian(normalize(self.head(features), dim=-1), variance)
+        return {"location": normalize(self.head(features), dim=-1), "variance": variance}
 
     def fit_second(self, train: Subset, validation: Subset) -> None:
         part = train if self.targets == "train" else validation

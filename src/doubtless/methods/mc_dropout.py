@@ -53,6 +53,7 @@ class McDropout(Deterministic):
         "dropout left on at test time: samples of thinned networks, masks shared by all images"
     )
     sections: ClassVar[Mapping[str, type[Section]]] = {"dropout": DropoutOptions}
+    family: ClassVar[str] = "empirical"
     masks: Tensor
     finished: Tensor
 
@@ -94,10 +95,14 @@ class McDropout(Deterministic):
     def embed_features(self, features: Tensor) -> Embedding:
         if not bool(self.finished):  # still training: points of the mean network
             return Embedding.point(self.head(self.head_inputs(features)))
+        return super().embed_features(features)
+
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """The masks are fixed by the seed: an exported file has them."""
         blocks = self.encoder.backbone
         if isinstance(blocks, ConvBlocks):
-            return Embedding.empirical(sampled_blocks(blocks, self.head, features, masks=self.masks))
-        return Embedding.empirical(masked_linear(features, self.head, self.masks))
+            return {"samples": sampled_blocks(blocks, self.head, features, masks=self.masks)}
+        return {"samples": masked_linear(features, self.head, self.masks)}
 
     def head_inputs(self, features: Tensor) -> Tensor:
         return torch.cat([self._after(rows, _keep_all) for rows in features.split(POINT_CHUNK)])

@@ -1,9 +1,11 @@
-"""A metric loss by its configuration: ours, or any loss and miner of pytorch-metric-learning."""
+"""A metric loss by its configuration: ours, a plugin's, or any loss and miner of pytorch-metric-learning."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
@@ -12,13 +14,55 @@ from torch import Tensor, nn
 from doubtless.config import LossConfig, NamedConfig, sentence_of
 from doubtless.errors import InputError, nearest
 from doubtless.losses import batch_triplet_loss, contrastive_loss
+from doubtless.losses.contrastive import Pairs
+from doubtless.registry import MODULE, Registry, import_object
 
+Loss = Callable[..., Tensor]
+"""Embeddings (batch, D) and labels (batch,) to a number, and options by keyword; or an `nn.Module` class of it."""
+
+
+def _check_loss(name: str, loss: Any) -> None:
+    if not callable(loss):
+        raise InputError(f"The loss {name!r} must be a function or an nn.Module class, got {loss!r}.")
+
+
+LOSSES: Registry[Loss] = Registry("loss", group="doubtless.losses", check=_check_loss)
+"""Losses by name, beside the classes of pytorch-metric-learning.
+
+Of `margin`, `negative_weight`, `mining`, `pairs`, `dim` and `classes` a loss is given those that it takes by name,
+and all of `loss.arguments`.
+"""
 OURS = ("contrastive", "triplet")
 DEFAULT_MARGIN = {"contrastive": 0.7, "triplet": 0.2}
 
 
+@LOSSES.register("contrastive")
+def _contrastive(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    margin: float = DEFAULT_MARGIN["contrastive"],
+    negative_weight: float = 0.5,
+    pairs: Pairs = "all",
+) -> Tensor:
+    return contrastive_loss(embeddings, labels, margin=margin, negative_weight=negative_weight, pairs=pairs)
+
+
+@LOSSES.register("triplet")
+def _triplet(
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    margin: float = DEFAULT_MARGIN["triplet"],
+    mining: Literal["semi-hard", "hard"] = "semi-hard",
+) -> Tensor:
+    return batch_triplet_loss(embeddings, labels, margin=margin, mining=mining)
+
+
 class MetricLoss(nn.Module):
     """Embeddings (batch, D) and labels (batch,) to a number.
+
+    A loss is a registered one, one by its import path, or a class of pytorch-metric-learning.
 
     >>> loss = MetricLoss(LossConfig(name="contrastive", margin=0.7), dim=8, classes=10)
     >>> loss(torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2])).shape
@@ -27,66 +71,93 @@ class MetricLoss(nn.Module):
 
     def __init__(self, config: LossConfig, *, dim: int, classes: int) -> None:
         super().__init__()
-        self.config = config
-        self.margin = config.margin or DEFAULT_MARGIN.get(config.name, 0.0)
+        self.fixed_shapes = config.name in OURS
+        """Whether nothing in it depends on values: draws go through at once, and steps can be recorded."""
         self.miner: nn.Module | None = None
-        self.peer: nn.Module | None = None
-        if config.pairs != "all" and config.name != "contrastive":
+        self.peer: nn.Module | None = None  # the loss, where it is a module
+        self.function: Loss | None = None  # the loss, where it is a function
+        loss = _registered(config.name)
+        takes = set() if loss is None else _arguments(loss)
+        if config.pairs != "all" and "pairs" not in takes:
             raise InputError(f"loss.pairs belongs to the contrastive loss, got loss {config.name!r}.")
-        if config.name in OURS:
-            if config.miner or config.arguments:
-                raise InputError(
-                    f"loss.miner and loss.arguments belong to the losses of pytorch-metric-learning; "
-                    f"{config.name} is ours and takes margin, negative_weight, mining and pairs."
-                )
+        if loss is None:
+            self.peer, self.miner = _peer_loss(config, dim=dim, classes=classes), build_miner(config)
+            return
+        built = _bound(config, loss, takes, {"dim": dim, "classes": classes})
+        if isinstance(built, nn.Module):
+            self.peer = built
         else:
-            from pytorch_metric_learning import losses
-
-            supplied: dict[str, Any] = {"num_classes": classes, "embedding_size": dim}
-            if config.margin is not None:
-                supplied["margin"] = config.margin
-            chosen = NamedConfig(name=config.name, arguments=config.arguments)
-            self.peer = build_peer(losses, chosen, supplied, ours=OURS)
-            self.miner = build_miner(config)
+            self.function = built
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         # Distances of near neighbours are differences of near-equal numbers: never in half precision.
         with torch.autocast(embeddings.device.type, enabled=False):
             embeddings = embeddings.float()
-            if self.peer is not None:
-                mined = self.miner(embeddings, labels) if self.miner is not None else None
-                return self.peer(embeddings, labels, mined)
-            return self._ours(embeddings, labels)
+            if self.function is not None:
+                return self.function(embeddings, labels)
+            assert self.peer is not None
+            if self.miner is not None:
+                return self.peer(embeddings, labels, self.miner(embeddings, labels))
+            return self.peer(embeddings, labels)
 
     def over_samples(self, samples: Tensor, labels: Tensor, *, mine_once: bool = False) -> Tensor:
         """Mean over T draws of the batch of each draw's loss: samples (T, batch, D), labels (batch,).
 
-        Our own losses take all draws at once. Those of pytorch-metric-learning are functions of one batch, and many
-        (N-pairs, proxies, any that mines) of more than its pairs, so that no larger batch would do: they are
-        called draw by draw. With `mine_once` and a miner they are called once, with the tuples that it finds in
-        the first draw repeated within every other; an average over violating tuples is then over all draws'.
+        Our own losses take all draws at once. Those of others are functions of one batch, and many (N-pairs,
+        proxies, any that mines) of more than its pairs, so that no larger batch would do: they are called draw by
+        draw. With `mine_once` and a miner they are called once, with the tuples that it finds in the first draw
+        repeated within every other; an average over violating tuples is then over all draws'.
         """
         with torch.autocast(samples.device.type, enabled=False):
             samples = samples.float()
-            if self.peer is None:
-                return torch.vmap(self._ours, in_dims=(0, None))(samples, labels).mean()
-            if self.miner is None or not mine_once:
+            if self.fixed_shapes and self.function is not None:
+                return torch.vmap(self.function, in_dims=(0, None))(samples, labels).mean()
+            if self.peer is None or self.miner is None or not mine_once:
                 return torch.stack([self(draw, labels) for draw in samples]).mean()
             draws, batch, _ = samples.shape
             first_rows = batch * torch.arange(draws, device=labels.device)[:, None]  # of each draw
             mined = tuple((rows + first_rows).flatten() for rows in self.miner(samples[0], labels))
             return self.peer(samples.flatten(0, 1), labels.repeat(draws), mined)
 
-    def _ours(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        if self.config.name == "triplet":
-            return batch_triplet_loss(embeddings, labels, margin=self.margin, mining=self.config.mining)
-        return contrastive_loss(
-            embeddings,
-            labels,
-            margin=self.margin,
-            negative_weight=self.config.negative_weight,
-            pairs=self.config.pairs,
+
+def _registered(name: str) -> Loss | None:
+    """A loss by its name or import path; None for those of pytorch-metric-learning."""
+    if name.startswith(MODULE):
+        loss: Loss = import_object(name)
+        _check_loss(name, loss)
+        return loss
+    return LOSSES.get(name) if name in LOSSES else None
+
+
+def _bound(config: LossConfig, loss: Any, takes: set[str], sizes: dict[str, int]) -> nn.Module | Loss:
+    """A registered loss with what it takes of the configuration filled in."""
+    if config.miner is not None:
+        raise InputError(
+            f"loss.miner belongs to the losses of pytorch-metric-learning, got loss {config.name!r}."
         )
+    if unknown := [name for name in config.arguments if name not in takes]:
+        raise InputError(
+            f"The loss {config.name!r} takes {', '.join(sorted(takes))}, got {', '.join(unknown)}."
+        )
+    values = config.model_dump(include={"margin", "negative_weight", "mining", "pairs"}, exclude_none=True)
+    options = {key: value for key, value in {**sizes, **values}.items() if key in takes} | config.arguments
+    if not isinstance(loss, type):
+        return functools.partial(loss, **options)
+    try:
+        built: nn.Module | Loss = loss(**options)
+        return built
+    except (TypeError, ValueError) as error:
+        raise InputError(f"The loss {config.name!r} does not take {options}: {error}.") from error
+
+
+def _peer_loss(config: LossConfig, *, dim: int, classes: int) -> nn.Module:
+    from pytorch_metric_learning import losses
+
+    supplied: dict[str, Any] = {"num_classes": classes, "embedding_size": dim}
+    if config.margin is not None:
+        supplied["margin"] = config.margin
+    chosen = NamedConfig(name=config.name, arguments=config.arguments)
+    return build_peer(losses, chosen, supplied, ours=LOSSES.names())
 
 
 def build_miner(config: LossConfig) -> nn.Module | None:
@@ -99,7 +170,7 @@ def build_miner(config: LossConfig) -> nn.Module | None:
 
 
 def build_peer(
-    module: Any, chosen: NamedConfig, supplied: dict[str, Any], *, ours: tuple[str, ...] = ()
+    module: Any, chosen: NamedConfig, supplied: dict[str, Any], *, ours: Sequence[str] = ()
 ) -> nn.Module:
     """A class of a pytorch-metric-learning module by name; arguments it must have of us are filled in.
 
@@ -146,11 +217,14 @@ def _built(arguments: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _arguments(kind: type) -> set[str]:
-    """Names of all constructor arguments, those passed on to base classes included."""
+def _arguments(made: Any) -> set[str]:
+    """Names of what a function takes beside embeddings and labels, or a class with its base classes takes."""
+    if not inspect.isclass(made):
+        return set(list(inspect.signature(made).parameters)[2:])
     return {
         name
-        for base in kind.__mro__
+        for base in made.__mro__
         if "__init__" in vars(base)
-        for name in inspect.signature(base).parameters
+        for name, parameter in inspect.signature(base).parameters.items()
+        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     }

@@ -17,7 +17,6 @@ from torch.nn.functional import normalize
 from doubtless.config import Config, Section
 from doubtless.data.batches import BalancedBatches
 from doubtless.data.loading import Batch
-from doubtless.embedding import Embedding
 from doubtless.losses import pairwise_mutual_likelihood_score
 from doubtless.losses.reduction import mean_over
 from doubtless.methods.base import DataSpec, Losses, Subset
@@ -63,6 +62,7 @@ class Pfe(TwoStage):
     name: ClassVar[str] = "pfe"
     summary: ClassVar[str] = "a frozen network and a head for the variance, by mutual likelihood (PFE)"
     sections: ClassVar[Mapping[str, type[Section]]] = {"head": PfeOptions}
+    family: ClassVar[str] = "gaussian"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -83,8 +83,9 @@ class Pfe(TwoStage):
         positive = same & (batch.position[:, None] < batch.position[None, :])
         return Losses(-mean_over(score, positive), {})
 
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.gaussian(*self._gaussian(features))
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        mean, variance = self._gaussian(features)
+        return {"location": mean, "variance": variance}
 
     def fit_second(self, train: Subset, validation: Subset) -> None:
         features, labels, options = train.features(), train.labels, self.config.training

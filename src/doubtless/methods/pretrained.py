@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from doubtless.config import Config, Section
-from doubtless.embedding import Embedding
 from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 
 
@@ -37,8 +36,8 @@ class Pretrained(Method):
     def batch_kind(self) -> BatchKind:
         return "features"
 
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.point(features if self.options.head == "raw" else self.head(features))
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        return {"location": features} if self.options.head == "raw" else super().distribution(features)
 
     def finish(self, train: Subset, validation: Subset) -> None:
         if self.options.head == "half-whitened":

@@ -20,7 +20,6 @@ from torch.nn.functional import normalize, one_hot
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.losses.proxy import Family, ProxyLoss, ProxyObjective, Similarity, check_labels
 from doubtless.methods.base import DataSpec, Losses, Method, Subset
 
@@ -66,6 +65,7 @@ class Proxy(Method):
     name: ClassVar[str] = "proxy"
     summary: ClassVar[str] = "von Mises-Fisher images and class proxies (EL-nivMF and its relatives)"
     sections: ClassVar[Mapping[str, type[Section]]] = {"proxy": ProxyOptions}
+    family: ClassVar[str] = "vmf"
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
@@ -93,10 +93,10 @@ class Proxy(Method):
             self._steps += 1
         return Losses(found.total, {**found.parts, **self._roles})
 
-    def embed_features(self, features: Tensor) -> Embedding:
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
         location = self.head(features)
         length = torch.linalg.vector_norm(location, dim=1)
-        return Embedding.vmf(location, self.proxy_loss.norm_factor * length)
+        return {"location": location, "concentration": self.proxy_loss.norm_factor * length}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """By their factor on the learning rate; equal factors share a group: one round of the optimiser."""

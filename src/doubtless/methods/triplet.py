@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 from torch.nn.functional import normalize
 
 from doubtless.config import Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.losses import batch_triplet_loss, triplet_loss
 from doubtless.losses.reduction import mean_violation
 from doubtless.methods.base import Losses
@@ -49,6 +47,3 @@ class Triplet(TripletFamily):
                 return Losses(batch_triplet_loss(points, labels, margin=self.margin, mining=mining), {})
             a, p, n = triplets_of(self.miner, points, labels).of_images(points)
             return Losses(mean_violation(triplet_loss(a, p, n, margin=self.margin)), {})
-
-    def embed_features(self, features: Tensor) -> Embedding:
-        return Embedding.point(self.head(features))

@@ -15,7 +15,6 @@ from torch import Tensor
 from doubtless.config import Section
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
-from doubtless.embedding import Embedding
 from doubtless.losses import batch_triplet_regression_loss, triplet_loss, triplet_regression_loss
 from doubtless.losses.reduction import mean_over
 from doubtless.methods.base import Losses
@@ -37,6 +36,7 @@ class TripletRegression(TripletFamily):
         "unit vectors with a learned noise each, trained by the triplet loss as a regression"
     )
     sections: ClassVar[Mapping[str, type[Section]]] = {"mining": MiningOptions}
+    family: ClassVar[str] = "gaussian"
     default_margin: ClassVar[float] = DEFAULT_MARGIN["triplet"]
 
     def loss(self, batch: Batch) -> Losses:
@@ -53,9 +53,9 @@ class TripletRegression(TripletFamily):
             )
         return Losses(total, {})
 
-    def embed_features(self, features: Tensor) -> Embedding:
+    def distribution(self, features: Tensor) -> dict[str, Tensor]:
         direction, log_variance = self.direction_and_variance(features)
-        return Embedding.gaussian(direction, log_variance.exp())
+        return {"location": direction, "variance": log_variance.exp()}
 
     def _tuple_loss(self, direction: Tensor, log_variance: Tensor) -> Tensor:
         a, p, n = split_tuples(direction, self.mining.negatives)

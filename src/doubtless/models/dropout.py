@@ -106,8 +106,11 @@ def sampled_blocks(blocks: ConvBlocks, head: nn.Linear, first: Tensor, *, masks:
     """The first block's output (n, F) through the rest once for every draw: (s, n, D).
 
     `masks` (s, sum of the blocks' widths) has those of every block side by side. Draws and images go through
-    together, at most `SAMPLED_IMAGES` pairs of them at a time.
+    together, at most `SAMPLED_IMAGES` pairs of them at a time; all at once in a graph that is exported, which cuts
+    would fix to a number of images.
     """
+    if torch.compiler.is_exporting():
+        return _through_blocks(blocks, head, first, masks=masks)
     columns = []
     for images in first.split(SAMPLED_IMAGES):
         together = max(1, SAMPLED_IMAGES // max(1, len(images)))
@@ -118,7 +121,7 @@ def sampled_blocks(blocks: ConvBlocks, head: nn.Linear, first: Tensor, *, masks:
 
 def _through_blocks(blocks: ConvBlocks, head: nn.Linear, first: Tensor, *, masks: Tensor) -> Tensor:
     """As `sampled_blocks`, everything at once."""
-    draws, images = len(masks), len(first)
+    draws, images = len(masks), first.shape[0]  # not its length: in a graph that is exported any number
     of_block = masks.split(blocks.widths, dim=1)
 
     def drop(number: int, values: Tensor) -> Tensor:
