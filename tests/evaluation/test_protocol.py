@@ -50,7 +50,7 @@ def test_leave_one_out_equals_brute_force(rows: list[tuple[tuple[int, int], int,
     counted = [place for place, label in enumerate(labels) if labels.count(label) > 1]
     given = GivenScores(uncertainty=torch.tensor(doubts))
     if not counted:
-        with pytest.raises(InputError, match="no query has a positive"):
+        with pytest.raises(InputError, match="No query has a positive"):
             evaluate(embedding, torch.tensor(labels), given=given, options=QUICK)
         return
     ks = (1, len(rows) - 1)  # k at the border
@@ -308,20 +308,20 @@ def test_default_ks_reach_as_far_as_the_gallery_and_asked_ones_must() -> None:
     [
         ({"uncertainty": torch.full((120,), torch.nan)}, "120 NaN entries"),
         ({"uncertainty": torch.zeros(3)}, r"must have shape \(120,\), got \(3,\)"),
-        ({"labels": torch.zeros(120)}, "labels must be integers"),
+        ({"labels": torch.zeros(120)}, "The labels must be integers"),
         ({"labels": torch.zeros(3).long()}, r"of shape \(120,\)"),
         ({"gallery": Embedding.point(torch.eye(8))}, "needs gallery_labels"),
         (
             {"gallery": Embedding.point(torch.eye(3)), "gallery_labels": torch.arange(3)},
             "queries have 8 dimensions and the gallery 3",
         ),
-        ({"ood": {"x": Embedding.point(torch.eye(3))}}, "the OOD set 'x' has 3 items of 3 dimensions"),
+        ({"ood": {"x": Embedding.point(torch.eye(3))}}, "The OOD set 'x' has 3 items of 3 dimensions"),
         ({"ood_uncertainty": {"x": torch.zeros(3)}}, "not among the OOD sets"),
         ({"ks": (0,)}, "positive integers"),
         ({"bootstrap": -1}, "0 or more, got -1"),
         ({"ood_ratio": 0.0}, "ood_ratio must be a positive number of OOD items to one other, got 0.0"),
         ({"consensus_samples": -1}, "0 or more, got -1"),
-        ({"labels": torch.arange(120)}, "no query has a positive"),
+        ({"labels": torch.arange(120)}, "No query has a positive"),
     ],
 )
 def test_bad_input_is_a_sentence(change: dict[str, Any], sentence: str) -> None:

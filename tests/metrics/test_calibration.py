@@ -246,7 +246,7 @@ def test_bad_input_is_a_sentence() -> None:
         match_ece(torch.tensor([1.5]), torch.tensor([True]))
     with pytest.raises(InputError, match="between 0 and 1"):
         match_brier(torch.tensor([torch.nan]), torch.tensor([True]))
-    with pytest.raises(InputError, match="one probability a hit"):
+    with pytest.raises(InputError, match="One probability per hit"):
         match_brier(torch.tensor([0.5]), torch.tensor([True, False]))
-    with pytest.raises(InputError, match="no query was given"):
+    with pytest.raises(InputError, match="No query was given"):
         ConsensusCalibration(samples=3).compute()

@@ -163,7 +163,7 @@ def test_bad_input_is_a_sentence() -> None:
     correct = torch.tensor([True, False])
     with pytest.raises(InputError, match="1 NaN entries"):
         ausc(torch.tensor([0.0, torch.nan]), correct)
-    with pytest.raises(InputError, match="one entry a query each"):
+    with pytest.raises(InputError, match="one entry per query each"):
         error_auroc(torch.zeros(3), correct)
     with pytest.raises(InputError, match=r"between 0 and 1, got 1\.5"):
         coverage_at_risk(torch.zeros(2), correct, risk=1.5)

@@ -15,18 +15,18 @@ from doubtless.bench.worker import MADE_WITH, read_queries
 from doubtless.data import open_source
 from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import read_json, write_json
-from doubtless.metrics import Comparison
+from doubtless.metrics import PairedComparison
 from doubtless.metrics.bootstrap import Form, mean_form, paired_bootstraps
-from doubtless.metrics.catalogue import better
-from doubtless.metrics.uncertainty import RISKS, coverage_name, selective_form
+from doubtless.metrics.catalogue import better, metric_of
+from doubtless.metrics.metric import work_out
+from doubtless.metrics.views import Scored
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
 from doubtless.report.comparison import WITH_DOUBT
 from doubtless.runs import Run, open_run_data
-from doubtless.runs.evaluation import image_lookup, recorded_command, versions
+from doubtless.runs.report import image_lookup, versions
 
 REPLICATES = 2000
 DOUBT = "doubt"
-RANKED = {"error_auroc", "ausc", *(coverage_name(risk) for risk in RISKS)}
 
 
 def read_results(jobs: Sequence[Job], *, metrics: Sequence[str] | None = None) -> list[MethodResult]:
@@ -87,12 +87,12 @@ def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
     return ComparisonTable(table.metrics, cells, [*table.notes, *notes])
 
 
-def difference(first: MethodResult, second: MethodResult, metric: str) -> Comparison | None:
+def difference(first: MethodResult, second: MethodResult, metric: str) -> PairedComparison | None:
     """Paired bootstrap over queries and seeds of a metric of the queries; None for OOD and clustering."""
     return differences([(first, second, metric)])[0]
 
 
-def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list[Comparison | None]:
+def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list[PairedComparison | None]:
     """`difference` of many pairs, on the same draws, so that each method is worked out once a draw."""
     rows = {str(id(row)): row for pair in pairs for row in pair[:2]}
     known = {key: _known_metrics(row) for key, row in rows.items()}
@@ -103,7 +103,7 @@ def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list
         both = sizes[first] | sizes[second]
         if len(both) == 1 and metric in known[first] & known[second]:
             by_size.setdefault(both.pop(), []).append((first, second, metric))
-    found: dict[tuple[str, str, str], Comparison] = {}
+    found: dict[tuple[str, str, str], PairedComparison] = {}
     for size, possible in by_size.items():
         asked = {metric for _, _, metric in possible}
         compared = paired_bootstraps(
@@ -117,12 +117,11 @@ def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list
     return [found.get(key) for key in keys]
 
 
-def write_results(suite: Suite, jobs: Sequence[Job], folder: Path) -> ComparisonTable:
-    """JSON and HTML of the suite, with everything needed to make them again."""
+def write_results(suite: Suite, jobs: Sequence[Job], folder: Path, *, command: str = "") -> ComparisonTable:
+    """JSON and HTML of the suite, with everything needed to make them again; `command` is what one types for it."""
     rows = read_results(jobs, metrics=suite.metrics)
     table = make_table(suite, rows)
     made_with = _made_with(jobs)
-    command = recorded_command()
     write_json(
         folder / f"{suite.name}.json",
         {
@@ -180,8 +179,24 @@ def _known_metrics(row: MethodResult) -> set[str]:
     for found in row.evaluations:
         if found.queries is None:
             return set()
-        known.append(set(found.queries.values) | (RANKED if found.queries.uncertainty is not None else set()))
+        one_draw = torch.ones(1, len(found.queries.index), dtype=torch.double)
+        by_uncertainty = {name for form in _uncertainty_forms(found.queries) for name in form(one_draw)}
+        known.append(set(found.queries.values) | {name for name in by_uncertainty if _is_paired(name)})
     return set.intersection(*known)
+
+
+def _is_paired(name: str) -> bool:
+    metric = metric_of(name)
+    return metric is None or metric.paired
+
+
+def _uncertainty_forms(queries: QueryRecord) -> list[Form]:
+    """The metrics of the learned uncertainty that can be worked out anew from weighted queries."""
+    if queries.uncertainty is None:
+        return []
+    scored = Scored(queries.uncertainty, queries.correct, queries.values, learned=True)
+    values, forms, _ = work_out(scored, paired_only=True)
+    return [mean_form(values), *forms] if values else list(forms)
 
 
 def _seed_forms(row: MethodResult, metrics: set[str]) -> list[Form]:
@@ -191,18 +206,17 @@ def _seed_forms(row: MethodResult, metrics: set[str]) -> list[Form]:
 
 def _form(queries: QueryRecord, metrics: set[str]) -> Form:
     values = {name: value for name, value in queries.values.items() if name in metrics}
-    means = mean_form(values) if values else lambda weights: {}
-    if queries.uncertainty is None or not metrics & RANKED:
-        return means
-    ranked = selective_form(queries.uncertainty, queries.correct)
-    return lambda weights: {**ranked(weights), **means(weights)}
+    forms = [mean_form(values)] if values else []
+    if metrics - set(values):
+        forms = [*_uncertainty_forms(queries), *forms]
+    return lambda weights: {name: value for form in forms for name, value in form(weights).items()}
 
 
 def _is_best(cell: Cell | None) -> bool:
     return cell is not None and cell.best
 
 
-def _say(found: Comparison, best: str, metric: str) -> str | None:
+def _say(found: PairedComparison, best: str, metric: str) -> str | None:
     """A sentence where the best is really better, None where it may be chance."""
     if not found.significant or not better(metric, found.difference, 0.0):
         return None

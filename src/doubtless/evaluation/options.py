@@ -9,7 +9,7 @@ from torch import Tensor
 
 from doubtless.errors import InputError
 from doubtless.metrics.ood import check_ratio
-from doubtless.metrics.uncertainty import RISKS
+from doubtless.metrics.views import RISKS
 from doubtless.search.scores import ScoreName
 
 

@@ -4,12 +4,13 @@ Queries without a positive are left out of retrieval, error and calibration metr
 `counts["without_positive"]`; they are in-distribution all the same, so OOD metrics keep them. A point embedding
 has no uncertainty of its own: its error and OOD metrics stand in `baselines` only.
 
-Anyone's embeddings from files: the whole evaluation for a method that is not ours.
+`evaluate_files` measures anyone's embeddings from files: the whole evaluation for a method that is not ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding, StoredEmbedding, read_embedding
 from doubtless.errors import InputError
-from doubtless.evaluation import steps as measuring
+from doubtless.evaluation import steps
 from doubtless.evaluation.notes import count, describe, write_notes
 from doubtless.evaluation.options import DEFAULT_OPTIONS, NOTHING_GIVEN, EvaluationOptions, GivenScores
 from doubtless.evaluation.result import Evaluation, QueryRecord
@@ -26,13 +27,14 @@ from doubtless.evaluation.uncertainties import (
     LEARNED,
     MATCH,
     VALUES,
-    Doubts,
-    given_doubts,
-    query_doubts,
-    stranger_doubts,
+    Uncertainties,
+    given_uncertainties,
+    ood_uncertainties,
+    query_uncertainties,
 )
-from doubtless.metrics.measure import Curve
+from doubtless.metrics.measure import Curve, Measure
 from doubtless.metrics.uncertainty import NAMES
+from doubtless.metrics.views import Answered, Matched, Whole
 from doubtless.search.neighbors import Neighbors
 from doubtless.search.relevance import Truth
 
@@ -65,6 +67,7 @@ def evaluate(
     1.0
     """
     ood = ood or {}
+    tell = progress or (lambda step: None)
     setting = prepare(
         embedding,
         labels,
@@ -73,105 +76,136 @@ def evaluate(
         ks=options.ks,
         score=options.score,
     )
-    tell = progress or (lambda step: None)
     tell("neighbours")
-    found = setting.neighbors()
-    own = query_doubts(
-        setting, found, uncertainty=given.uncertainty, gallery_uncertainty=given.gallery_uncertainty
-    )
-    strangers = stranger_doubts(
-        setting, ood, from_outside=given.uncertainty is not None, uncertainty=given.ood_uncertainty
-    )
-    further, foreign = given_doubts(setting, given.doubts, ood, given.ood_doubts)
-    strangers = {name: values | foreign.get(name, {}) for name, values in strangers.items()}
-    return _measured(
-        setting, found, own | further, strangers, set(further), given.match_probability, options, tell
-    )
-
-
-def _measured(
-    setting: Setting,
-    found: Neighbors,
-    doubts: Doubts,
-    strangers: Mapping[str, Doubts],
-    given: Collection[str],
-    match_probability: Tensor | None,
-    options: EvaluationOptions,
-    tell: Callable[[str], None],
-) -> Evaluation:
-    """Every step in its order; `given` names the doubts that came from outside."""
-    samples = options.consensus_samples
-    meter = measuring.Meter(replicates=options.bootstrap, seed=options.seed, device=setting.labels.device)
+    neighbors = setting.neighbors()
+    uncertainties = query_uncertainties(setting, neighbors, given)
+    of_ood = ood_uncertainties(setting, ood, given)
+    doubts, ood_doubts = given_uncertainties(setting, ood, given)
     tell("retrieval")
-    record = _record(setting, found, doubts.get(LEARNED))
-    table, curves = _measure_doubts(
-        setting, record, doubts, strangers, options=options, meter=meter, tell=tell
+    material = _Material(
+        setting=setting,
+        record=_record(setting, neighbors, uncertainties.get(LEARNED)),
+        uncertainties=uncertainties | doubts,
+        ood={name: values | ood_doubts.get(name, {}) for name, values in of_ood.items()},
+        match_probability=given.match_probability,
     )
-    learned = table.pop(VALUES) | table.pop(LEARNED, {})
-    fitted = {name: table.pop(name) for name in doubts if name in given}
-    if samples and setting.embedding.uncertainty is not None:
-        tell("consensus")
-        part, line = measuring.consensus_measures(setting, samples=samples, seed=options.seed, meter=meter)
-        learned, curves["reliability"] = learned | part, {"consensus": line}
-    if match_probability is not None:
-        learned |= measuring.match_measures(
-            match_probability.to(record.correct.device)[setting.counted], record.correct, meter=meter
-        )
-    tell("pairs")
-    learned |= measuring.verification_measures(setting)
-    if options.clusters:
-        tell("clusters")
-        learned |= measuring.cluster_measures(setting)
-    counts = count(setting, strangers)
-    how: dict[str, Any] = {"samples": samples if "ece" in learned else 0, "bootstrap": options.bootstrap}
-    how |= {"seed": options.seed, "notes": write_notes(setting, learned, table, asked=options.ks)}
-    how |= describe(setting, counts, reweighted_to=options.ood_ratio)
-    return Evaluation(learned, table, counts, how, curves, _kept(record, doubts), doubts=fitted)
+    return _measure(material, list(doubts), options, tell)
 
 
-def _measure_doubts(
-    setting: Setting,
-    record: QueryRecord,
-    doubts: Doubts,
-    strangers: Mapping[str, Doubts],
-    *,
-    options: EvaluationOptions,
-    meter: measuring.Meter,
-    tell: Callable[[str], None],
-) -> tuple[measuring.Table, dict[str, dict[str, Curve]]]:
+@dataclass(frozen=True, eq=False)
+class _Material:
+    """All that is measured: what was searched and found, and every uncertainty."""
+
+    setting: Setting
+    record: QueryRecord
+    uncertainties: Uncertainties  # of the queries
+    ood: Mapping[str, Uncertainties]  # of each out-of-distribution set
+    match_probability: Tensor | None
+
+
+Tell = Callable[[str], None]
+Figures = dict[str, dict[str, Curve]]
+
+
+def _measure(material: _Material, doubts: list[str], options: EvaluationOptions, tell: Tell) -> Evaluation:
+    """Every step in its order; `doubts` are the uncertainties that came from outside beside the learned one."""
+    setting, record = material.setting, material.record
+    intervals = steps.Intervals(replicates=options.bootstrap, seed=options.seed, device=setting.labels.device)
+    table, curves = _measure_uncertainties(material, options, intervals, tell)
+    measures = table.pop(VALUES) | table.pop(LEARNED, {})
+    rows_of_doubts = {name: table.pop(name) for name in doubts}
+    further, reliability = _measure_setting(material, options, intervals, tell)
+    measures |= further
+    curves |= reliability
+    counts = count(setting, material.ood)
+    protocol: dict[str, Any] = {
+        "samples": options.consensus_samples if reliability else 0,
+        "bootstrap": options.bootstrap,
+        "seed": options.seed,
+        "notes": write_notes(setting, measures, table, ks=options.ks),
+    }
+    protocol |= describe(setting, counts, reweighted_to=options.ood_ratio)
+    queries = _kept(record, material.uncertainties)
+    return Evaluation(measures, table, counts, protocol, curves, queries, doubts=rows_of_doubts)
+
+
+def _measure_uncertainties(
+    material: _Material, options: EvaluationOptions, intervals: steps.Intervals, tell: Tell
+) -> tuple[steps.Table, Figures]:
     """Numbers and figures of every uncertainty, the learned one and the free ones alike."""
-    risks, ratio = options.risks, options.ood_ratio
     tell("errors and intervals")
-    counted = {name: doubt[setting.counted] for name, doubt in doubts.items()}
-    table = measuring.query_measures(counted, record.correct, record.values, risks=risks, meter=meter)
-    counted.pop(MATCH, None)
-    curves = measuring.error_curves(counted, record.correct)
-    for name, stranger in strangers.items():
+    setting, record = material.setting, material.record
+    counted = {name: values[setting.counted] for name, values in material.uncertainties.items()}
+    answered = Answered(record.correct, record.values)
+    table = steps.query_measures(counted, answered, risks=options.risks, intervals=intervals)
+    curves = steps.error_curves(counted, record.correct)
+    for name, outside in material.ood.items():
         tell(f"OOD {name}")
-        detected = measuring.detection_measures(doubts, stranger, name=name, meter=meter, ratio=ratio)
-        for source, found in detected.items():
-            table[source] |= found
-        curves |= measuring.detection_curves(doubts, stranger, name=name)
+        detected = steps.detection_measures(
+            material.uncertainties, outside, name=name, intervals=intervals, ratio=options.ood_ratio
+        )
+        for source, row in detected.items():
+            table[source] |= row
+        curves |= steps.detection_curves(material.uncertainties, outside, name=name)
     return table, curves
 
 
-def _record(setting: Setting, found: Neighbors, learned: Tensor | None) -> QueryRecord:
+def _measure_setting(
+    material: _Material, options: EvaluationOptions, intervals: steps.Intervals, tell: Tell
+) -> tuple[dict[str, Measure], Figures]:
+    """What is measured once: the consensus of draws, match probabilities, pairs, clusters and the whole."""
+    setting, record = material.setting, material.record
+    measures: dict[str, Measure] = {}
+    curves: Figures = {}
+    if options.consensus_samples and setting.embedding.uncertainty is not None:
+        tell("consensus")
+        agreed = steps.draw_consensus(setting, samples=options.consensus_samples, seed=options.seed)
+        measures |= intervals.row(agreed)
+        curves["reliability"] = {"consensus": steps.consensus_curve(agreed)}
+    if material.match_probability is not None:
+        probability = material.match_probability.to(record.correct.device)[setting.counted]
+        measures |= intervals.row(Matched(probability, record.correct))
+    tell("pairs")
+    if (paired := steps.count_pairs(setting)) is not None:
+        measures |= intervals.row(paired)
+    if options.clusters:
+        tell("clusters")
+        if (clustered := steps.find_clusters(setting)) is not None:
+            measures |= intervals.row(clustered)
+    return measures | intervals.row(_whole(setting, record)), curves
+
+
+def _whole(setting: Setting, record: QueryRecord) -> Whole:
+    return Whole(
+        setting.embedding,
+        setting.labels,
+        setting.gallery,
+        setting.gallery_labels,
+        setting.leave_one_out,
+        counted=record.index,
+        neighbor=record.neighbor,
+        correct=record.correct,
+        values=record.values,
+    )
+
+
+def _record(setting: Setting, neighbors: Neighbors, learned: Tensor | None) -> QueryRecord:
     rows = setting.counted
-    first = found.index[rows, 0]
+    first = neighbors.index[rows, 0]
     return QueryRecord(
         index=rows,
         neighbor=first,
         correct=setting.is_right(rows, first),
         uncertainty=None if learned is None else learned[rows],
-        values=setting.retrieval_values(found),
+        values=setting.retrieval_values(neighbors),
     )
 
 
-def _kept(record: QueryRecord, doubts: Doubts) -> QueryRecord:
+def _kept(record: QueryRecord, uncertainties: Uncertainties) -> QueryRecord:
     """What figures and comparisons read: the free baselines too, and nothing of a GPU's memory."""
     kept = {
-        f"{'baseline' if name in NAMES else 'doubt'}/{name}": doubt[record.index]
-        for name, doubt in doubts.items()
+        f"{'baseline' if name in NAMES else 'doubt'}/{name}": values[record.index]
+        for name, values in uncertainties.items()
         if name not in (LEARNED, MATCH)
     }
     return QueryRecord(
@@ -197,8 +231,8 @@ def evaluate_files(
     """
     queries = _labelled(embeddings)
     searched = None if gallery is None else _labelled(gallery)
-    foreign = {Path(path).stem: read_embedding(path) for path in ood}
-    if len(foreign) != len(ood):
+    others = {Path(path).stem: read_embedding(path) for path in ood}
+    if len(others) != len(ood):
         raise InputError(
             "Two out-of-distribution files have the same name; their numbers could not be told apart."
         )
@@ -206,7 +240,7 @@ def evaluate_files(
         uncertainty=queries.uncertainty,
         gallery_uncertainty=None if searched is None else searched.uncertainty,
         ood_uncertainty={
-            name: stored.uncertainty for name, stored in foreign.items() if stored.uncertainty is not None
+            name: stored.uncertainty for name, stored in others.items() if stored.uncertainty is not None
         },
     )
     evaluation = evaluate(
@@ -214,7 +248,7 @@ def evaluate_files(
         _labels(queries),
         gallery=None if searched is None else searched.embedding,
         gallery_labels=None if searched is None else _labels(searched),
-        ood={name: stored.embedding for name, stored in foreign.items()},
+        ood={name: stored.embedding for name, stored in others.items()},
         given=given,
         options=options,
     )

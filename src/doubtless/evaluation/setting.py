@@ -10,9 +10,10 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.metrics import retrieval
 from doubtless.metrics.calibration import agreement
+from doubtless.metrics.metric import values_of
 from doubtless.metrics.uncertainty import DEPTH
+from doubtless.metrics.views import Ranked, RankedToR
 from doubtless.search.neighbors import SHALLOW, Neighbors
 from doubtless.search.relevance import Positions, Truth, count_right, is_right
 from doubtless.search.scores import ScoreName, Search
@@ -59,30 +60,34 @@ class Setting:
         """The first neighbours of every query."""
         return self.search.nearest(self.embedding, k=self.depth, exclude=self.exclude)
 
-    def is_right(self, rows: Tensor, found: Tensor) -> Tensor:
-        """Whether gallery items `found` (c, …) are right for query `rows` (c,)."""
-        return is_right(self.labels, self.gallery_labels, rows=rows, found=found)
+    def is_right(self, rows: Tensor, items: Tensor) -> Tensor:
+        """Whether gallery `items` (c, …) are right for query `rows` (c,)."""
+        return is_right(self.labels, self.gallery_labels, rows=rows, found=items)
 
     def agreement(self, rows: Tensor, hits: Neighbors) -> tuple[Tensor, Tensor]:
         """What the draws' hits (samples, c) of query `rows` (c,) agree on: how many do (c,), is it right (c,)."""
         return agreement(self.labels, self.gallery_labels, rows=rows, hits=hits)
 
-    def retrieval_values(self, found: Neighbors) -> dict[str, Tensor]:
+    def retrieval_values(self, neighbors: Neighbors) -> dict[str, Tensor]:
         """Every retrieval metric of every query that counts: name → (q,)."""
         rows = self.counted
         positives = self.positives[rows]
-        relevant = self.is_right(rows, found.index[rows])  # (q, depth)
-        values = retrieval.per_query(relevant, positives, ks=self.ks, at_r=False)
-        at_r = torch.empty(2, len(rows), dtype=torch.double, device=rows.device)
+        relevant = self.is_right(rows, neighbors.index[rows])  # (q, depth)
+        values = values_of(Ranked(relevant, positives, self.ks))
         reached = positives <= self.depth
-        at_r[:, reached] = _values_at_r(relevant[reached], positives[reached])
         deep = (~reached).nonzero().squeeze(1)
+        first = values_of(RankedToR(relevant[reached], positives[reached]))
+        at_r = {name: value.new_empty(len(rows)) for name, value in first.items()}
+        for name, value in first.items():
+            at_r[name][reached] = value
         exclude = None if self.exclude is None else self.exclude[rows[deep]]
         queries = self.embedding[rows[deep]]
-        for chunk, part in self.search.ranked(queries, depth=positives[deep], exclude=exclude):
+        for chunk, hits in self.search.ranked(queries, depth=positives[deep], exclude=exclude):
             place = deep[chunk]
-            at_r[:, place] = _values_at_r(self.is_right(rows[place], part.index), positives[place])
-        return values | {"map@r": at_r[0], "r_precision": at_r[1]}
+            ranked = RankedToR(self.is_right(rows[place], hits.index), positives[place])
+            for name, value in values_of(ranked).items():
+                at_r[name][place] = value
+        return values | at_r
 
 
 def prepare(
@@ -98,7 +103,7 @@ def prepare(
     embedding = embedding.detach()
     labels = _check_truth(labels, len(embedding), "labels").to(embedding.device)
     if (gallery is None) != (gallery_labels is None):
-        raise InputError("a gallery needs gallery_labels, and gallery_labels a gallery; got one of the two.")
+        raise InputError("A gallery needs gallery_labels, and gallery_labels a gallery; got one of the two.")
     alone = gallery is None or gallery_labels is None
     if gallery is None or gallery_labels is None:
         gallery, gallery_labels = embedding, labels
@@ -106,20 +111,20 @@ def prepare(
         gallery = gallery.detach().to(embedding.device)
         gallery_labels = _check_truth(gallery_labels, len(gallery), "gallery_labels").to(embedding.device)
         if isinstance(labels, Positions) != isinstance(gallery_labels, Positions):
-            raise InputError("queries and gallery must both have labels, or both positions.")
+            raise InputError("Queries and gallery must both have labels, or both positions.")
     if gallery.dim != embedding.dim:
         raise InputError(
-            f"queries have {embedding.dim} dimensions and the gallery {gallery.dim}; they must agree."
+            f"The queries have {embedding.dim} dimensions and the gallery {gallery.dim}; they must agree."
         )
     available = len(gallery) - alone
     if not len(embedding) or available < 1:
         raise InputError(
-            f"nothing to find: {len(embedding)} queries and a gallery of {max(available, 0)} items."
+            f"There is nothing to find: {len(embedding)} queries and a gallery of {max(available, 0)} items."
         )
     positives = count_right(labels, gallery_labels, leave_one_out=alone)
     if not bool((positives > 0).any()):
         raise InputError(
-            "no query has a positive in the gallery: no other item "
+            "No query has a positive in the gallery: no other item "
             + (
                 f"lies within {labels.radius:g} m of any query."
                 if isinstance(labels, Positions)
@@ -133,15 +138,16 @@ def prepare(
 def _check_truth(truth: Truth, count: int, name: str) -> Truth:
     if isinstance(truth, Positions):
         if len(truth) != count:
-            raise InputError(f"{name} must be {count} positions, one an item, got {len(truth)}.")
+            raise InputError(f"The {name} must be {count} positions, one per item, got {len(truth)}.")
         return truth
     return check_labels(truth, count, name)
 
 
 def check_labels(labels: Tensor, count: int, name: str) -> Tensor:
+    """Labels as integers (count,); anything else is refused."""
     if labels.is_floating_point() or labels.is_complex() or tuple(labels.shape) != (count,):
         raise InputError(
-            f"{name} must be integers of shape ({count},), one an item, got {labels.dtype} of shape "
+            f"The {name} must be integers of shape ({count},), one per item, got {labels.dtype} of shape "
             f"{tuple(labels.shape)}."
         )
     return labels.detach().long()
@@ -151,14 +157,10 @@ def _check_ks(ks: Sequence[int] | None, available: int) -> tuple[int, ...]:
     if ks is None:
         return tuple(k for k in DEFAULT_KS if k <= available)
     if not ks or min(ks) < 1:
-        raise InputError(f"ks must be positive integers, got {tuple(ks)}.")
+        raise InputError(f"The ks must be positive integers, got {tuple(ks)}.")
     if max(ks) > available:
         raise InputError(
-            f"k = {max(ks)} is larger than the gallery, in which a query can find {available} items; "
+            f"The k = {max(ks)} is larger than the gallery, in which a query can find {available} items; "
             f"accepted: 1 to {available}."
         )
     return tuple(sorted(set(ks)))
-
-
-def _values_at_r(relevant: Tensor, positives: Tensor) -> Tensor:
-    return torch.stack([retrieval.map_at_r(relevant, positives), retrieval.r_precision(relevant, positives)])

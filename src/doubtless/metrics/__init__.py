@@ -1,6 +1,10 @@
-"""Metrics as pure functions over tensors, each with its name, direction and meaning, and intervals behind them."""
+"""Metrics as pure functions over tensors, each with its name, direction and meaning, and intervals behind them.
 
-from doubtless.metrics.bootstrap import Comparison, paired_bootstrap
+Importing this room registers its metrics; another package adds its own by `register` and the entry point group
+`doubtless.metrics`.
+"""
+
+from doubtless.metrics.bootstrap import PairedComparison, paired_bootstrap
 from doubtless.metrics.calibration import (
     ConsensusCalibration,
     consensus_ece,
@@ -11,6 +15,7 @@ from doubtless.metrics.calibration import (
 )
 from doubtless.metrics.clustering import kmeans, nmi, pair_f1
 from doubtless.metrics.measure import Curve, Measure
+from doubtless.metrics.metric import METRICS, Metric, register
 from doubtless.metrics.ood import auprc, auroc, fpr95, histograms, roc_curve
 from doubtless.metrics.retrieval import (
     RetrievalMetrics,
@@ -28,8 +33,12 @@ from doubtless.metrics.uncertainty import (
     risk_coverage_curve,
     sparsification_curve,
 )
+from doubtless.metrics.verification import count_pairs, equal_error_rate, tar_at_far, threshold_at_far
 
 __all__ = [
+    "Metric",
+    "METRICS",
+    "register",
     "Measure",
     "Curve",
     "recall_at",
@@ -57,7 +66,11 @@ __all__ = [
     "nmi",
     "pair_f1",
     "kmeans",
+    "count_pairs",
+    "equal_error_rate",
+    "tar_at_far",
+    "threshold_at_far",
     "free_uncertainties",
     "paired_bootstrap",
-    "Comparison",
+    "PairedComparison",
 ]

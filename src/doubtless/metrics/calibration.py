@@ -16,9 +16,12 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
+from doubtless.metrics.bootstrap import Form
 from doubtless.metrics.measure import Curve
+from doubtless.metrics.metric import CALIBRATION, Metric, register
 from doubtless.metrics.ranking import Ranking
-from doubtless.metrics.uncertainty import Form, interpolate
+from doubtless.metrics.uncertainty import interpolate
+from doubtless.metrics.views import Agreed, Matched, Scored
 from doubtless.search.neighbors import Neighbors, nearest
 from doubtless.search.relevance import Positions, Truth, is_right
 
@@ -38,19 +41,64 @@ def consensus_ece(count: Tensor, correct: Tensor, *, samples: int) -> float:
     return float(gaps.abs().sum()) / (samples * len(count))
 
 
+register(
+    Metric(
+        "ece",
+        "Consensus ECE",
+        "Mean gap between how often draws of the embedding agree on a label and how often that label is right.",
+        of=Agreed,
+        measure=lambda agreed: consensus_form(agreed.count, agreed.correct, samples=agreed.samples),
+        group=CALIBRATION,
+        higher=False,
+    )
+)
+
+
 def rank_ece(uncertainty: Tensor, values: Tensor) -> float:
     """ECE@k: queries in ten bins by rank of uncertainty, against their map@k `values` (q,).
 
     Bin m of M (0 the most certain) has confidence (M − m)/M and ends at ⌊(m+1) q/M⌋. It is a rank, not a
     probability: a perfect retriever scores .45. Queries of equal uncertainty share their mean value.
+
+    >>> round(rank_ece(torch.arange(100.0), torch.ones(100)), 10)
+    0.45
     """
     return _value(rank_ece_form(uncertainty, {"ece": values}), uncertainty, "ece")
+
+
+def _rank_eces(scored: Scored) -> Form | dict[str, Form]:
+    """Of the learned uncertainty only; the confidence of a free one would be no more than its rank either."""
+    precisions = {
+        name.replace("map@", "ece@"): values
+        for name, values in scored.values.items()
+        if name.startswith("map@") and name != "map@r"
+    }
+    return rank_ece_form(scored.uncertainty, precisions) if scored.learned else {}
+
+
+register(
+    Metric(
+        "ece@",
+        "Rank ECE@{k}",
+        "Gap between a bin's rank by uncertainty and its MAP@{k}. "
+        "It is a rank, not a probability: a perfect retriever scores .45.",
+        of=Scored,
+        measure=_rank_eces,
+        group=CALIBRATION,
+        higher=False,
+        paired=False,
+        note="ece@k is of a rank, not of a probability: a perfect retriever scores 0.45.",
+    )
+)
 
 
 def match_ece(probability: Tensor, right: Tensor) -> float:
     """ECE of calibrated match probabilities (n,) against "this hit is right" (n,).
 
     Ten bins of equal width [lo, hi); a probability of 1 is in the last.
+
+    >>> round(match_ece(torch.tensor([0.9, 0.2]), torch.tensor([True, False])), 3)
+    0.15
     """
     _check_probability(probability, right)
     bins = (probability.double() * BINS).long().clamp_max(BINS - 1)
@@ -59,10 +107,44 @@ def match_ece(probability: Tensor, right: Tensor) -> float:
     return float(gaps.abs().sum() / len(bins))
 
 
+def _matches(matched: Matched) -> Form:
+    return match_form(matched.probability, matched.correct)
+
+
+register(
+    Metric(
+        "match_ece",
+        "Match ECE",
+        "Mean gap between the calibrated match probability and how often the hit is right.",
+        of=Matched,
+        measure=_matches,
+        group=CALIBRATION,
+        higher=False,
+    )
+)
+
+
 def match_brier(probability: Tensor, right: Tensor) -> float:
-    """Mean squared difference of a match probability (n,) and "this hit is right" (n,)."""
+    """Mean squared difference of a match probability (n,) and "this hit is right" (n,).
+
+    >>> round(match_brier(torch.tensor([0.9, 0.2]), torch.tensor([True, False])), 3)
+    0.025
+    """
     _check_probability(probability, right)
     return float((probability.double() - right.double()).square().mean())
+
+
+register(
+    Metric(
+        "match_brier",
+        "Match Brier score",
+        "Mean squared error of the calibrated match probability.",
+        of=Matched,
+        measure=_matches,
+        group=CALIBRATION,
+        higher=False,
+    )
+)
 
 
 def reliability_curve(confidence: Tensor, right: Tensor, *, bins: Tensor | None = None) -> Curve:
@@ -169,19 +251,20 @@ class ConsensusCalibration:
         self._gaps += gaps
 
     def compute(self) -> float:
+        """The consensus ECE of all queries so far."""
         total = int(self._size.sum())
         if not total:
-            raise InputError("no query was given, so there is no calibration to compute.")
+            raise InputError("No query was given, so there is no calibration to compute.")
         return float(self._gaps.abs().sum()) / (self.samples * total)
 
 
 def _check_probability(probability: Tensor, right: Tensor) -> None:
     if probability.shape != right.shape or probability.dim() != 1 or not len(right):
         raise InputError(
-            f"one probability a hit is needed, got shapes {tuple(probability.shape)} and {tuple(right.shape)}."
+            f"One probability per hit is needed, got shapes {tuple(probability.shape)} and {tuple(right.shape)}."
         )
     if not bool(((probability >= 0) & (probability <= 1)).all()):
-        raise InputError("a probability must lie between 0 and 1.")
+        raise InputError("A probability must lie between 0 and 1.")
 
 
 def _value(form: Form, like: Tensor, name: str) -> float:

@@ -1,148 +1,46 @@
-"""What each measure means, in a sentence, and which direction is better. Data; METRICS.md has the definitions."""
+"""Looking up what a measure means by its name, and the order in which measures are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import Any
 
-RETRIEVAL = "Retrieval"
-ERRORS = "Error detection"
-OOD = "Out-of-distribution detection"
-CALIBRATION = "Calibration"
-CLUSTERING = "Clustering"
-VERIFICATION = "Two images: the same or not"
-OTHER = "Further measures"
-GROUPS = (RETRIEVAL, ERRORS, OOD, CALIBRATION, CLUSTERING, VERIFICATION, OTHER)
+from doubtless.metrics.metric import (
+    CALIBRATION,
+    CLUSTERING,
+    ERRORS,
+    METRICS,
+    OOD,
+    OTHER,
+    RETRIEVAL,
+    VERIFICATION,
+    Meaning,
+    Metric,
+)
 
-
-@dataclass(frozen=True)
-class Meaning:
-    """A measure in words. `higher` is None where neither direction is better (a bound, a reference)."""
-
-    title: str
-    group: str
-    sentence: str
-    higher: bool | None = True
-
-    @property
-    def direction(self) -> str:
-        return {True: "↑ higher", False: "↓ lower", None: "reference"}[self.higher]
+GROUPS = (RETRIEVAL, ERRORS, OOD, CALIBRATION, CLUSTERING, VERIFICATION)
 
 
-_MEANINGS = {
-    "recall@1": Meaning("Recall@1", RETRIEVAL, "Share of queries whose first hit is right."),
-    "recall@": Meaning("Recall@{k}", RETRIEVAL, "Share of queries with a right image among the first {k}."),
-    "map@1": Meaning("MAP@1", RETRIEVAL, "The same as recall@1."),
-    "map@": Meaning(
-        "MAP@{k}",
-        RETRIEVAL,
-        "Mean average precision of the first {k} hits: right images early in the list count more.",
-    ),
-    "map@r": Meaning(
-        "MAP@R",
-        RETRIEVAL,
-        "Average precision of the first R hits, R being the number of right images in the gallery.",
-    ),
-    "r_precision": Meaning(
-        "R-precision",
-        RETRIEVAL,
-        "Share of right images among the first R, R being their number in the gallery.",
-    ),
-    "error_auroc": Meaning(
-        "Error AUROC",
-        ERRORS,
-        "Chance that a query with a wrong first hit is more uncertain than one with a right one; 0.5 is guessing.",
-    ),
-    "ausc": Meaning(
-        "AUSC",
-        ERRORS,
-        "Recall@1 averaged while the most uncertain queries leave one by one: area under the sparsification curve.",
-    ),
-    "ausc_match": Meaning(
-        "AUSC of the match", ERRORS, "The same, ordered by the uncertainty of query and first hit together."
-    ),
-    "ausc_oracle": Meaning(
-        "AUSC, upper bound",
-        ERRORS,
-        "What an oracle reaches that leaves out exactly the wrong queries first.",
-        None,
-    ),
-    "ausc_random": Meaning("AUSC, at random", ERRORS, "What a random order reaches: recall@1.", None),
-    "coverage@": Meaning(
-        "Coverage at {k} risk",
-        ERRORS,
-        "Largest share of queries, the most certain first, with at most {k} wrong first hits.",
-    ),
-    "ood_auroc": Meaning(
-        "OOD AUROC",
-        OOD,
-        "Chance that a foreign image is more uncertain than one of the known kind; 0.5 is guessing.",
-    ),
-    "ood_auprc": Meaning(
-        "OOD AUPRC",
-        OOD,
-        "Average precision of finding foreign images by uncertainty; depends on the ratio of the two set sizes.",
-    ),
-    "ood_auprc_balanced": Meaning(
-        "OOD AUPRC, balanced",
-        OOD,
-        "The same, re-weighted to as many foreign as known images: comparable between sets.",
-    ),
-    "ood_auprc_reweighted": Meaning(
-        "OOD AUPRC at a stated ratio",
-        OOD,
-        "The same, re-weighted to the set sizes of the paper compared with; the ratio is in the protocol.",
-    ),
-    "ood_fpr95": Meaning(
-        "OOD FPR95",
-        OOD,
-        "Share of known images wrongly called foreign when 95 % of the foreign ones are found.",
-        False,
-    ),
-    "ece": Meaning(
-        "Consensus ECE",
-        CALIBRATION,
-        "Mean gap between how often draws of the embedding agree on a label and how often that label is right.",
-        False,
-    ),
-    "ece@": Meaning(
-        "Rank ECE@{k}",
-        CALIBRATION,
-        "Gap between a bin's rank by uncertainty and its MAP@{k}. "
-        "It is a rank, not a probability: a perfect retriever scores .45.",
-        False,
-    ),
-    "match_ece": Meaning(
-        "Match ECE",
-        CALIBRATION,
-        "Mean gap between the calibrated match probability and how often the hit is right.",
-        False,
-    ),
-    "match_brier": Meaning(
-        "Match Brier score", CALIBRATION, "Mean squared error of the calibrated match probability.", False
-    ),
-    "nmi": Meaning(
-        "NMI", CLUSTERING, "Agreement of k-means clusters with the labels (normalised mutual information)."
-    ),
-    "f1": Meaning("Pairwise F1", CLUSTERING, "F1 over pairs of images: same cluster against same label."),
-    "eer": Meaning(
-        "Equal error rate",
-        VERIFICATION,
-        "Error where as many different pairs are taken for the same as same pairs are refused.",
-        False,
-    ),
-    "tar@": Meaning(
-        "TAR at {k} FAR",
-        VERIFICATION,
-        "Share of same pairs that are accepted when {k} of the different ones are, too.",
-    ),
-    "threshold@": Meaning(
-        "Cosine at {k} FAR", VERIFICATION, "The cosine from which on pairs are then accepted.", None
-    ),
-}
+def groups() -> list[str]:
+    """The tables of a report in their order: ours, those that plugins add, and last what fits none.
+
+    >>> groups()[0], groups()[-1]
+    ('Retrieval', 'Further measures')
+    """
+    added = (metric.group for _, metric in METRICS.items() if metric.group != OTHER)
+    return [*dict.fromkeys([*GROUPS, *added]), OTHER]
 
 
-PERCENT = frozenset({"coverage@", "tar@", "threshold@"})
+def metric_of(name: str) -> Metric[Any] | None:
+    """The metric of a measure: ``map@r`` has its own, ``map@7`` that of ``map@``; None for an unknown one.
+
+    >>> metric_of("map@7").name, metric_of("map@r").name, metric_of("something")
+    ('map@', 'map@r', None)
+    """
+    base = name.partition("/")[0]
+    stem, at, _ = base.partition("@")
+    key = next((key for key in (base, stem + at) if key in METRICS), None)
+    return None if key is None else METRICS.get(key)
 
 
 def meaning(name: str) -> Meaning:
@@ -153,39 +51,26 @@ def meaning(name: str) -> Meaning:
     >>> meaning("ood_fpr95/digits").title
     'OOD FPR95 · digits'
     """
-    key = _key(name)
-    if key is None:
-        return Meaning(name, OTHER, "", None)
-    base, _, part = name.partition("/")
-    k = base.partition("@")[2]
-    k = _percent(k) if key in PERCENT else k
-    found = _MEANINGS[key]
-    title = found.title.replace("{k}", k) + (f" · {part}" if part else "")
-    return replace(found, title=title, sentence=found.sentence.replace("{k}", k))
+    metric = metric_of(name)
+    return Meaning(name, OTHER, "", None) if metric is None else metric.meaning(name)
 
 
 def in_order(names: Iterable[str], group: str) -> list[str]:
-    """The measures of one group in the order of their explanations; those that share one as they came."""
-    order = {key: place for place, key in enumerate(_MEANINGS)}
-    chosen = (name for name in names if meaning(name).group == group)
-    return sorted(chosen, key=lambda name: order.get(_key(name) or "", len(order)))
+    """The measures of one group in the order of their metrics; those that share one as they came.
 
-
-def _key(name: str) -> str | None:
-    """Under what a measure is explained: ``map@r`` has its own entry, ``map@7`` that of ``map@``."""
-    base = name.partition("/")[0]
-    stem, at, _ = base.partition("@")
-    return next((key for key in (base, stem + at) if key in _MEANINGS), None)
+    >>> in_order(["map@r", "nmi", "recall@5", "recall@1"], "Retrieval")
+    ['recall@1', 'recall@5', 'map@r']
+    """
+    order = {key: place for place, key in enumerate(METRICS.names())}
+    chosen = ((name, metric_of(name)) for name in names if meaning(name).group == group)
+    places = {name: len(order) if metric is None else order[metric.name] for name, metric in chosen}
+    return sorted(places, key=lambda name: places[name])
 
 
 def better(name: str, first: float, second: float) -> bool:
-    """Whether `first` is the better value of this measure."""
+    """Whether `first` is the better value of this measure.
+
+    >>> better("recall@1", 0.9, 0.8), better("ood_fpr95/digits", 0.9, 0.8)
+    (True, False)
+    """
     return first < second if meaning(name).higher is False else first > second
-
-
-def _percent(risk: str) -> str:
-    """``risk0.05`` and ``far0.05`` → ``5 %``; anything else as it is."""
-    try:
-        return f"{100 * float(risk.removeprefix('risk').removeprefix('far')):g} %"
-    except ValueError:
-        return risk

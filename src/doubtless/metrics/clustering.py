@@ -6,16 +6,23 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
+from doubtless.metrics.metric import CLUSTERING, Metric, register
+from doubtless.metrics.views import Clustered
 
 ITERATIONS = 20
 
 
 def kmeans(direction: Tensor, clusters: int, *, seed: int = 0) -> Tensor:
-    """Cluster of each row (n,): FAISS k-means, 20 iterations, every row used (FAISS would take a sample)."""
+    """Cluster of each row (n,): FAISS k-means, 20 iterations, every row used (FAISS would take a sample).
+
+    >>> clusters = kmeans(torch.eye(2).repeat(3, 1), 2)
+    >>> bool((clusters[::2] == clusters[0]).all()), bool(clusters[0] == clusters[1])
+    (True, False)
+    """
     import faiss
 
     if not 1 <= clusters <= len(direction):
-        raise InputError(f"k-means needs 1 to {len(direction)} clusters for as many rows, got {clusters}.")
+        raise InputError(f"A k-means needs 1 to {len(direction)} clusters for as many rows, got {clusters}.")
     rows = direction.detach().float().cpu().contiguous().numpy()
     model = faiss.Kmeans(
         rows.shape[1],
@@ -46,6 +53,18 @@ def nmi(labels: Tensor, clusters: Tensor) -> float:
     return min(1.0, max(0.0, 2 * information / entropies))
 
 
+register(
+    Metric(
+        "nmi",
+        "NMI",
+        "Agreement of k-means clusters with the labels (normalised mutual information).",
+        of=Clustered,
+        measure=lambda clustered: nmi(clustered.labels, clustered.clusters),
+        group=CLUSTERING,
+    )
+)
+
+
 def pair_f1(labels: Tensor, clusters: Tensor) -> float:
     """F1 of "these two items share a cluster" for "these two share a class", over all pairs.
 
@@ -60,11 +79,24 @@ def pair_f1(labels: Tensor, clusters: Tensor) -> float:
     return 2 * together / (same_class + same_cluster)
 
 
+register(
+    Metric(
+        "f1",
+        "Pairwise F1",
+        "F1 over pairs of images: same cluster against same label.",
+        of=Clustered,
+        measure=lambda clustered: pair_f1(clustered.labels, clustered.clusters),
+        group=CLUSTERING,
+        undefined="no two items share a class or a cluster",
+    )
+)
+
+
 def _contingency(labels: Tensor, clusters: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sizes of the non-empty cells, of the classes, of the clusters."""
     if labels.shape != clusters.shape or not len(labels):
         raise InputError(
-            f"labels and clusters must be as many, got {tuple(labels.shape)} and {tuple(clusters.shape)}."
+            f"There must be as many labels as clusters, got {tuple(labels.shape)} and {tuple(clusters.shape)}."
         )
     _, row, rows = labels.unique(return_inverse=True, return_counts=True)
     _, column, columns = clusters.unique(return_inverse=True, return_counts=True)

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from doubtless.errors import InputError
 from doubtless.metrics.measure import Curve
+from doubtless.metrics.metric import OOD, Metric, register
 from doubtless.metrics.ranking import Ranking, area_under_roc, check_scores, steps
+from doubtless.metrics.views import Separated
 
 HISTOGRAM_BINS = 40
 CURVE_POINTS = 200
@@ -33,12 +35,33 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
     return _value(inside, outside, "auroc")
 
 
+def _detection(separated: Separated) -> PairForm:
+    form = detection_form(separated.inside, separated.outside, ratio=separated.ratio)
+    return lambda inside, outside: {f"ood_{name}": value for name, value in form(inside, outside).items()}
+
+
+register(
+    Metric(
+        "ood_auroc",
+        "OOD AUROC",
+        "Chance that an out-of-distribution image is more uncertain than a known one; 0.5 is guessing.",
+        of=Separated,
+        measure=_detection,
+        group=OOD,
+    )
+)
+
+
 def auprc(inside: Tensor, outside: Tensor, *, ratio: float | None = None) -> float:
     """Average precision Σ_t (recall_t − recall_{t−1}) precision_t of finding the OOD items.
 
     It depends on how many OOD items stand against how many others: the same detector scores higher on a
     larger OOD set. `ratio`, OOD items to one in-distribution item, re-weights to a stated mix (1: as many of
     each; 0.5: a paper's 10,000 against 20,000), so that numbers can be compared.
+
+    >>> known, others = torch.tensor([0.1, 0.5]), torch.tensor([0.4, 0.9])
+    >>> round(auprc(known, others), 3), round(auprc(known, others[:1]), 3)
+    (0.833, 0.5)
     """
     if ratio is None:
         return _value(inside, outside, "auprc")
@@ -46,15 +69,73 @@ def auprc(inside: Tensor, outside: Tensor, *, ratio: float | None = None) -> flo
     return _value(inside, outside, "auprc_reweighted", ratio=ratio)
 
 
+register(
+    Metric(
+        "ood_auprc",
+        "OOD AUPRC",
+        "Average precision of finding out-of-distribution images by uncertainty; depends on the ratio of the two "
+        "set sizes.",
+        of=Separated,
+        measure=_detection,
+        group=OOD,
+        brief=False,
+    )
+)
+register(
+    Metric(
+        "ood_auprc_balanced",
+        "OOD AUPRC, balanced",
+        "The same, re-weighted to as many out-of-distribution as known images: comparable between sets.",
+        of=Separated,
+        measure=_detection,
+        group=OOD,
+        noted=False,
+        brief=False,
+    )
+)
+register(
+    Metric(
+        "ood_auprc_reweighted",
+        "OOD AUPRC at a stated ratio",
+        "The same, re-weighted to the set sizes of the paper compared with; the ratio is in the protocol.",
+        of=Separated,
+        measure=_detection,
+        group=OOD,
+        noted=False,
+        brief=False,
+    )
+)
+
+
 def fpr95(inside: Tensor, outside: Tensor) -> float:
-    """Smallest share of in-distribution items raised as OOD while at least 95 % of the OOD items are."""
+    """Smallest share of in-distribution items raised as OOD while at least 95 % of the OOD items are.
+
+    >>> fpr95(torch.tensor([0.1, 0.2, 0.3, 0.6]), torch.tensor([0.5, 0.7]))
+    0.25
+    """
     return _value(inside, outside, "fpr95")
+
+
+register(
+    Metric(
+        "ood_fpr95",
+        "OOD FPR95",
+        "Share of known images wrongly raised when 95 % of the out-of-distribution images are found.",
+        of=Separated,
+        measure=_detection,
+        group=OOD,
+        higher=False,
+        brief=False,
+    )
+)
 
 
 def check_ratio(ratio: float | None, name: str) -> None:
     """Refuses what no two sets can stand at; None asks for none."""
     if ratio is not None and not 0 < ratio < math.inf:
-        raise InputError(f"{name} must be a positive number of OOD items to one other, got {ratio}.")
+        raise InputError(
+            f"The ratio {name} must be a positive number of OOD items to one other, got {ratio}."
+        )
 
 
 def detection_form(inside: Tensor, outside: Tensor, *, ratio: float | None = None) -> PairForm:

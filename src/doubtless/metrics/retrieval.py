@@ -14,12 +14,44 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
+from doubtless.metrics.metric import RETRIEVAL, Metric, register, values_of
+from doubtless.metrics.views import Ranked, RankedToR
 
 
 def recall_at(relevant: Tensor, k: int) -> Tensor:
-    """1 where a positive is among the first k, else 0, (q,)."""
+    """1 where a positive is among the first k, else 0, (q,).
+
+    >>> recall_at(torch.tensor([[False, True], [False, False]]), 2)
+    tensor([1., 0.], dtype=torch.float64)
+    """
     _check(relevant, k)
     return relevant[:, :k].any(1).double()
+
+
+def _recalls(ranked: Ranked) -> dict[str, Tensor]:
+    return {f"recall@{k}": recall_at(ranked.relevant, k) for k in ranked.ks}
+
+
+register(
+    Metric(
+        "recall@1",
+        "Recall@1",
+        "Share of queries whose first hit is right.",
+        of=Ranked,
+        measure=_recalls,
+        group=RETRIEVAL,
+    )
+)
+register(
+    Metric(
+        "recall@",
+        "Recall@{k}",
+        "Share of queries with a right image among the first {k}.",
+        of=Ranked,
+        measure=_recalls,
+        group=RETRIEVAL,
+    )
+)
 
 
 def average_precision_at(relevant: Tensor, positives: Tensor, *, k: int) -> Tensor:
@@ -32,14 +64,72 @@ def average_precision_at(relevant: Tensor, positives: Tensor, *, k: int) -> Tens
     return _summed_precision(relevant[:, :k]) / positives.clamp_max(k)
 
 
+def _average_precisions(ranked: Ranked) -> dict[str, Tensor]:
+    return {f"map@{k}": average_precision_at(ranked.relevant, ranked.positives, k=k) for k in ranked.ks}
+
+
+register(
+    Metric(
+        "map@1",
+        "MAP@1",
+        "The same as recall@1.",
+        of=Ranked,
+        measure=_average_precisions,
+        group=RETRIEVAL,
+    )
+)
+register(
+    Metric(
+        "map@",
+        "MAP@{k}",
+        "Mean average precision of the first {k} hits: right images early in the list count more.",
+        of=Ranked,
+        measure=_average_precisions,
+        group=RETRIEVAL,
+    )
+)
+
+
 def map_at_r(relevant: Tensor, positives: Tensor) -> Tensor:
-    """1/R Σ_{i ≤ R} rel_i · precision@i, (q,); `relevant` must reach down to the largest R."""
+    """1/R Σ_{i ≤ R} rel_i · precision@i, (q,); `relevant` must reach down to the largest R.
+
+    >>> map_at_r(torch.tensor([[True, False, True]]), torch.tensor([2]))
+    tensor([0.5000], dtype=torch.float64)
+    """
     return _summed_precision(_first_r(relevant, positives)) / positives
 
 
+register(
+    Metric(
+        "map@r",
+        "MAP@R",
+        "Average precision of the first R hits, R being the number of right images in the gallery.",
+        of=RankedToR,
+        measure=lambda ranked: map_at_r(ranked.relevant, ranked.positives),
+        group=RETRIEVAL,
+    )
+)
+
+
 def r_precision(relevant: Tensor, positives: Tensor) -> Tensor:
-    """The share of positives among the first R, (q,); `relevant` must reach down to the largest R."""
+    """The share of positives among the first R, (q,); `relevant` must reach down to the largest R.
+
+    >>> r_precision(torch.tensor([[True, False, True]]), torch.tensor([2]))
+    tensor([0.5000], dtype=torch.float64)
+    """
     return _first_r(relevant, positives).sum(1).double() / positives
+
+
+register(
+    Metric(
+        "r_precision",
+        "R-precision",
+        "Share of right images among the first R, R being their number in the gallery.",
+        of=RankedToR,
+        measure=lambda ranked: r_precision(ranked.relevant, ranked.positives),
+        group=RETRIEVAL,
+    )
+)
 
 
 def _summed_precision(relevant: Tensor) -> Tensor:
@@ -57,9 +147,9 @@ def _first_r(relevant: Tensor, positives: Tensor) -> Tensor:
 
 def _check(relevant: Tensor, k: int, positives: Tensor | None = None) -> None:
     if k < 1 or k > relevant.shape[1]:
-        raise InputError(f"k must lie between 1 and the {relevant.shape[1]} neighbours given, got {k}.")
+        raise InputError(f"A k must lie between 1 and the {relevant.shape[1]} neighbours given, got {k}.")
     if positives is not None and len(positives) and int(positives.min()) < 1:
-        raise InputError("a query without a positive in the gallery has no average precision; leave it out.")
+        raise InputError("A query without a positive in the gallery has no average precision; leave it out.")
 
 
 class RetrievalMetrics:
@@ -87,17 +177,19 @@ class RetrievalMetrics:
             self._sums[name] = self._sums.get(name, 0.0) + float(value.sum())
 
     def compute(self) -> dict[str, float]:
+        """The means so far, by metric."""
         if not self.queries:
-            raise InputError("there is no query with a positive in the gallery, so nothing to average.")
+            raise InputError("There is no query with a positive in the gallery, so nothing to average.")
         return {name: total / self.queries for name, total in self._sums.items()}
 
 
 def per_query(
     relevant: Tensor, positives: Tensor, *, ks: Sequence[int], at_r: bool = True
 ) -> dict[str, Tensor]:
-    """Every retrieval metric of every query: name → (q,)."""
-    values = {f"recall@{k}": recall_at(relevant, k) for k in ks}
-    values |= {f"map@{k}": average_precision_at(relevant, positives, k=k) for k in ks}
-    if at_r:
-        values |= {"map@r": map_at_r(relevant, positives), "r_precision": r_precision(relevant, positives)}
-    return values
+    """Every registered retrieval metric of every query: name → (q,). `at_r`: those that look at R hits, too.
+
+    >>> sorted(per_query(torch.tensor([[True, False]]), torch.tensor([1]), ks=(1,)))
+    ['map@1', 'map@r', 'r_precision', 'recall@1']
+    """
+    values = values_of(Ranked(relevant, positives, ks))
+    return values | values_of(RankedToR(relevant, positives)) if at_r else values

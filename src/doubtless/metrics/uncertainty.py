@@ -16,20 +16,19 @@ beat them is not worth its cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
+from doubtless.metrics.bootstrap import Form
 from doubtless.metrics.measure import Curve
+from doubtless.metrics.metric import ERRORS, Metric, register
 from doubtless.metrics.ranking import Ranking, area_under_roc, before, steps
+from doubtless.metrics.views import RISKS, Answered, Scored
 
-RISKS = (0.01, 0.05, 0.10)
 CURVE_POINTS = 200
-
-Form = Callable[[Tensor], dict[str, Tensor]]
-"""Weights (b, n), a row a bootstrap replicate → metric → its value in each replicate (b,)."""
 
 
 def error_auroc(uncertainty: Tensor, correct: Tensor) -> float:
@@ -41,28 +40,117 @@ def error_auroc(uncertainty: Tensor, correct: Tensor) -> float:
     return _value(selective_form(uncertainty, correct), correct, "error_auroc")
 
 
+def _selective(scored: Scored) -> Form:
+    return selective_form(scored.uncertainty, scored.correct, risks=scored.risks)
+
+
+register(
+    Metric(
+        "error_auroc",
+        "Error AUROC",
+        "Chance that a query with a wrong first hit is more uncertain than one with a right one; 0.5 is guessing.",
+        of=Scored,
+        measure=_selective,
+        group=ERRORS,
+        undefined="every first hit is right, or every one is wrong",
+    )
+)
+
+
 def ausc(uncertainty: Tensor, correct: Tensor) -> float:
     """Area under the sparsification curve: mean over j = 0…n−1 of the recall@1 of the n−j most certain.
 
     At most `ausc_oracle(correct)`; an uncertainty that says nothing scores `correct.mean()`.
+
+    >>> ausc(torch.tensor([0.1, 0.9]), torch.tensor([True, False]))
+    0.75
     """
     return _value(selective_form(uncertainty, correct), correct, "ausc")
 
 
+def _of_the_match(scored: Scored) -> dict[str, Form]:
+    if scored.match is None:
+        return {}
+    form = selective_form(scored.match, scored.correct, risks=())
+    return {"ausc_match": lambda weights: {"ausc_match": form(weights)["ausc"]}}
+
+
+register(
+    Metric(
+        "ausc",
+        "AUSC",
+        "Recall@1 averaged while the most uncertain queries leave one by one: area under the sparsification curve.",
+        of=Scored,
+        measure=_selective,
+        group=ERRORS,
+    )
+)
+register(
+    Metric(
+        "ausc_match",
+        "AUSC of the match",
+        "The same, ordered by the uncertainty of query and first hit together.",
+        of=Scored,
+        measure=_of_the_match,
+        group=ERRORS,
+    )
+)
+
+
 def coverage_at_risk(uncertainty: Tensor, correct: Tensor, *, risk: float) -> float:
-    """Share of queries in the largest prefix of the most certain with error ≤ risk, no tie split; 0 if none."""
+    """Share of queries in the largest prefix of the most certain with error ≤ risk, no tie split; 0 if none.
+
+    >>> coverage_at_risk(torch.tensor([0.1, 0.2, 0.9, 0.3]), torch.tensor([True, True, False, True]), risk=0.1)
+    0.75
+    """
     form = selective_form(uncertainty, correct, risks=(risk,))
     return _value(form, correct, coverage_name(risk))
 
 
 def ausc_oracle(correct: Tensor) -> float:
-    """The largest AUSC there can be, wrong answers removed first: (k/n)(1 + H_n − H_k), k right of n."""
+    """The largest AUSC there can be, wrong answers removed first: (k/n)(1 + H_n − H_k), k right of n.
+
+    >>> ausc_oracle(torch.tensor([True, False]))
+    0.75
+    """
     return _value(oracle_form(correct), correct, "ausc_oracle")
 
 
+register(
+    Metric(
+        "ausc_oracle",
+        "AUSC, upper bound",
+        "What an oracle reaches that leaves out exactly the wrong queries first.",
+        of=Answered,
+        measure=lambda answered: oracle_form(answered.correct),
+        group=ERRORS,
+        higher=None,
+    )
+)
+
+
 def coverage_name(risk: float) -> str:
-    """ "coverage@risk0.05"."""
+    """The name of a coverage.
+
+    >>> coverage_name(0.05)
+    'coverage@risk0.05'
+    """
     return f"coverage@risk{risk:g}"
+
+
+register(
+    Metric(
+        "coverage@",
+        "Coverage at {k} risk",
+        "Largest share of queries, the most certain first, with at most {k} wrong first hits.",
+        of=Scored,
+        measure=_selective,
+        group=ERRORS,
+        percent=True,
+        noted=False,
+        brief=False,
+    )
+)
 
 
 def selective_form(uncertainty: Tensor, correct: Tensor, *, risks: Sequence[float] = RISKS) -> Form:
@@ -167,12 +255,12 @@ def _value(form: Form, correct: Tensor, name: str) -> float:
 def _check(uncertainty: Tensor, correct: Tensor, risks: Sequence[float] = ()) -> None:
     if uncertainty.shape != correct.shape:
         raise InputError(
-            "uncertainty and correct must have one entry a query each, got shapes "
+            "The uncertainty and `correct` must have one entry per query each, got shapes "
             f"{tuple(uncertainty.shape)} and {tuple(correct.shape)}."
         )
     for risk in risks:
         if not 0 <= risk <= 1 or math.isnan(risk):
-            raise InputError(f"a risk is a share of wrong answers between 0 and 1, got {risk}.")
+            raise InputError(f"A risk is a share of wrong answers between 0 and 1, got {risk}.")
 
 
 NAMES = ("distance", "ratio", "spread", "norm")

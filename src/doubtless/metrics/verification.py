@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
-from doubtless.metrics.measure import Measure
+from doubtless.metrics.metric import VERIFICATION, Metric, register
+from doubtless.metrics.views import Paired
 
 CELLS = 2**20
 RATES = (1e-1, 1e-2, 1e-3, 1e-4)
@@ -40,7 +41,7 @@ class PairCounts:
         """FAR and TAR of accepting each cell and all above it, (CELLS,) each."""
         for count, kind in ((self.same, "one class"), (self.different, "two classes")):
             if not int(count.sum()):
-                raise InputError(f"verification needs pairs of {kind}, and there is none.")
+                raise InputError(f"A verification needs pairs of {kind}, and there is none.")
         above = [count.flip(0).cumsum(0).flip(0).double() for count in (self.different, self.same)]
         return above[0] / above[0][0], above[1] / above[1][0]
 
@@ -85,17 +86,30 @@ def count_pairs(
 
 
 def threshold_at_far(counts: PairCounts, rate: float) -> float:
-    """The lowest threshold that accepts at most a share `rate` of pairs of two classes."""
+    """The lowest threshold that accepts at most a share `rate` of pairs of two classes.
+
+    >>> counts = count_pairs(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 0, 1]))
+    >>> round(threshold_at_far(counts, 0.1), 3)
+    0.0
+    """
     return float(counts.threshold[_place(counts, rate)])
 
 
 def tar_at_far(counts: PairCounts, rate: float) -> float:
-    """Share of pairs of one class accepted at that threshold."""
+    """Share of pairs of one class accepted at that threshold.
+
+    >>> tar_at_far(count_pairs(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 0, 1])), 0.1)
+    1.0
+    """
     return float(counts.rates()[1][_place(counts, rate)])
 
 
 def equal_error_rate(counts: PairCounts) -> float:
-    """Where FAR = 1 − TAR, on the line between the two thresholds around it."""
+    """Where FAR = 1 − TAR, on the line between the two thresholds around it.
+
+    >>> equal_error_rate(count_pairs(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 0, 1])))
+    0.0
+    """
     far, tar = (torch.cat([rate, torch.zeros(1, dtype=torch.double)]) for rate in counts.rates())
     gap = far - (1 - tar)  # falls from 1 to −1
     after = int((gap <= 0).nonzero()[0])
@@ -105,22 +119,66 @@ def equal_error_rate(counts: PairCounts) -> float:
     return float(torch.lerp(far[after - 1], far[after], step))
 
 
-def verification_measures(counts: PairCounts) -> dict[str, Measure]:
-    """tar@far…, threshold@far… of rates that enough pairs stand behind, and eer; {} without pairs of both kinds."""
+def verification_measures(counts: PairCounts) -> dict[str, float]:
+    """tar@far…, threshold@far… of rates that enough pairs stand behind, and eer; {} without pairs of both kinds.
+
+    >>> verification_measures(count_pairs(torch.eye(3)[[0, 0, 1]], torch.tensor([0, 0, 1])))
+    {'eer': 0.0}
+    """
     different = int(counts.different.sum())
     if not different or not int(counts.same.sum()):
         return {}
-    found = {"eer": Measure(equal_error_rate(counts))}
+    measures = {"eer": equal_error_rate(counts)}
     for rate in RATES:
         if different * rate >= FEWEST:
-            found[f"tar@far{rate:g}"] = Measure(tar_at_far(counts, rate))
-            found[f"threshold@far{rate:g}"] = Measure(threshold_at_far(counts, rate))
-    return found
+            measures[f"tar@far{rate:g}"] = tar_at_far(counts, rate)
+            measures[f"threshold@far{rate:g}"] = threshold_at_far(counts, rate)
+    return measures
+
+
+def _verification(paired: Paired) -> dict[str, float]:
+    return verification_measures(paired.counts)
+
+
+register(
+    Metric(
+        "eer",
+        "Equal error rate",
+        "Error where as many different pairs are taken for the same as same pairs are refused.",
+        of=Paired,
+        measure=_verification,
+        group=VERIFICATION,
+        higher=False,
+    )
+)
+register(
+    Metric(
+        "tar@",
+        "TAR at {k} FAR",
+        "Share of same pairs that are accepted when {k} of the different ones are, too.",
+        of=Paired,
+        measure=_verification,
+        group=VERIFICATION,
+        percent=True,
+    )
+)
+register(
+    Metric(
+        "threshold@",
+        "Cosine at {k} FAR",
+        "The cosine from which on pairs are then accepted.",
+        of=Paired,
+        measure=_verification,
+        group=VERIFICATION,
+        higher=None,
+        percent=True,
+    )
+)
 
 
 def _place(counts: PairCounts, rate: float) -> int:
     if not 0 < rate <= 1:
-        raise InputError(f"a false accept rate must lie in (0, 1], got {rate}.")
+        raise InputError(f"A false accept rate must lie in (0, 1], got {rate}.")
     far, _ = counts.rates()
     # as in coverage@risk: a tenth of ten pairs must be one, whatever floating point makes of it
     allowed = (far <= rate * (1 + 1e-12)).nonzero()

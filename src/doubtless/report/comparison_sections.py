@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from doubtless.metrics.catalogue import GROUPS, better, in_order, meaning
+from doubtless.metrics.catalogue import better, groups, in_order, meaning
 from doubtless.metrics.measure import Curve
 from doubtless.report.charts import Line, series
 from doubtless.report.comparison import WITH_DOUBT, Cell, ComparisonTable, MethodResult
@@ -97,7 +97,7 @@ def _still_better(metric: str, mean: float, cells: Mapping[str, Cell]) -> str:
 def _tables(found: ComparisonTable) -> str:
     """One table for each group of metrics, so that each fits a screen; marks are explained below them."""
     footnotes, parts = Footnotes(), []
-    for group in GROUPS:
+    for group in groups():
         metrics = in_order(found.metrics, group)
         if not metrics:
             continue
@@ -107,7 +107,7 @@ def _tables(found: ComparisonTable) -> str:
             for method, row in found.cells.items()
             if any(metric in row for metric in metrics)  # a doubt retrieves nothing
         ]
-        parts.append(f"<h3>{group}</h3>{table(columns, body, label=group)}")
+        parts.append(f"<h3>{text(group)}</h3>{table(columns, body, label=group)}")
     parts.append(
         '<p class="note">Mean ± standard deviation over seeds; ● marks the best mean, # is the rank. '
         "In small print: the best free baseline of the same embedding, a paper's number."

@@ -13,7 +13,7 @@ from typing import Any
 
 from doubtless.evaluation.result import Evaluation
 from doubtless.files import write_text
-from doubtless.metrics.catalogue import GROUPS, better, in_order, meaning
+from doubtless.metrics.catalogue import better, groups, in_order, meaning
 from doubtless.metrics.measure import Measure
 from doubtless.report.charts import whisker
 from doubtless.report.figures import evaluation_figures, training_figures
@@ -75,12 +75,12 @@ def has_uncertainty(evaluation: Evaluation) -> bool:
 def measure_tables(evaluation: Evaluation) -> str:
     """All measures, one table a group, each with its interval, its direction and what it means."""
     parts = []
-    for group in GROUPS:
+    for group in groups():
         rows = [
             _measure_row(name, evaluation.measures[name]) for name in in_order(evaluation.measures, group)
         ]
         if rows:
-            parts.append(f"<h3>{group}</h3>{table(_MEASURE_COLUMNS, rows, label=group)}")
+            parts.append(f"<h3>{text(group)}</h3>{table(_MEASURE_COLUMNS, rows, label=group)}")
     if any(measure.low is not None for measure in evaluation.measures.values()):
         parts.append('<p class="note">Intervals are bootstrap 95 % intervals over the queries.</p>')
     return "".join(parts)
