@@ -173,8 +173,8 @@ def test_pairs_are_drawn_evenly_and_never_with_themselves() -> None:
     partners = second[:6000][own == 0].bincount(minlength=6).double()
     assert partners[[1, 2]].sum() == (own == 0).sum()
     assert 0.4 < float(partners[1] / partners.sum()) < 0.6
-    strangers = second[6000:][first[6000:] == 3].bincount(minlength=6).double()
-    assert bool((strangers[[0, 1, 2, 5]] / strangers.sum() > 0.2).all())
+    partners = second[6000:][first[6000:] == 3].bincount(minlength=6).double()
+    assert bool((partners[[0, 1, 2, 5]] / partners.sum() > 0.2).all())
     with pytest.raises(InputError, match="two classes"):
         draw_pairs(torch.zeros(4).long(), 3, generator=torch.Generator())
 

@@ -44,7 +44,7 @@ def items(count: int, *, seed: int, noise: float = 0.45) -> tuple[Embedding, Ten
     return Embedding.gaussian(rows, spread.square()), labels, features
 
 
-def strangers(count: int, *, seed: int) -> tuple[Embedding, Tensor]:
+def out_of_distribution(count: int, *, seed: int) -> tuple[Embedding, Tensor]:
     """At home in the embedding, strange in the features before it."""
     embedding, _, features = items(count, seed=seed)
     features[:, DIM:] += 4 * draw(1, 20, seed=7)
@@ -74,12 +74,12 @@ def asked(
     return doubt.of(hits, features, queries=queries), hits
 
 
-def test_one_doubt_knows_errors_and_strangers_at_once(
+def test_one_doubt_knows_errors_and_out_of_distribution_at_once(
     fitted: Doubt, gallery: tuple[Embedding, Tensor, Tensor]
 ) -> None:
     embedding, labels, features = items(1000, seed=3)
     found, hits = asked(fitted, gallery, embedding, features)
-    strange, _ = asked(fitted, gallery, *strangers(500, seed=4))
+    strange, _ = asked(fitted, gallery, *out_of_distribution(500, seed=4))
     assert hits.label is not None
     correct = hits.label[:, 0] == labels
     assert 0.5 < float(correct.double().mean()) < 0.95
@@ -137,7 +137,7 @@ def test_the_reason_names_the_largest_part(fitted: Doubt, gallery: tuple[Embeddi
         against = int((hits.label[query, 1:] != hits.label[query, 0]).sum())
         if found.largest(query) == "gallery" and against > 1:
             assert f"{against} of the first 10 hits disagree with the first" in sentence
-    strange, _ = asked(fitted, gallery, *strangers(3, seed=4))
+    strange, _ = asked(fitted, gallery, *out_of_distribution(3, seed=4))
     assert "unlike what is known" in strange.reason(0)
 
 
@@ -202,7 +202,7 @@ def test_it_is_the_same_after_saving(fitted: Doubt, gallery: tuple[Embedding, Te
         Doubt.from_state(tensors, {**record, "schema": 2})
 
 
-def test_no_argument_takes_a_stranger() -> None:
+def test_no_argument_takes_an_out_of_distribution_image() -> None:
     """What is fitted on are known queries; nothing of the signature could carry anything else."""
     taken = set(inspect.signature(Doubt.fit).parameters) | set(
         inspect.signature(Doubt.for_gallery).parameters
@@ -333,7 +333,7 @@ def test_what_it_was_fitted_with_must_be_given(
     hits = hits_among(embedding, gallery[0], k=10, gallery_labels=gallery[1])
     with pytest.raises(InputError, match="fitted with"):
         fitted.of(hits)
-    with pytest.raises(InputError, match="features have"):
+    with pytest.raises(InputError, match="Features have"):
         fitted.of(hits, queries=embedding)
     with pytest.raises(InputError, match="at least 2"):
         Doubt.fit(embedding[:1], torch.zeros(1, dtype=torch.long))

@@ -101,7 +101,7 @@ def test_it_is_the_same_after_saving() -> None:
 
 def test_features_that_do_not_fit_are_a_sentence() -> None:
     novelty = Novelty.fit(draw(5, 4), generator=maker())
-    with pytest.raises(InputError, match="features have 3 numbers"):
+    with pytest.raises(InputError, match="Features have 3 numbers"):
         novelty.distance(draw(2, 3))
     with pytest.raises(InputError, match="shape"):
         Novelty.fit(torch.empty(0, 4), generator=maker())

@@ -1,4 +1,4 @@
-"""Tail probabilities and oddity: uniform for known queries, blind to scale, far for strangers."""
+"""Tail probabilities and oddity: uniform for known queries, blind to scale, far for what is unlike them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_rising_transform_changes_nothing_inside_the_sample() -> None:
         )
 
 
-def test_beyond_the_sample_strangers_stay_apart_and_far() -> None:
+def test_beyond_the_sample_values_stay_apart_and_far() -> None:
     tail = Tail(draw(100))
     top = float(tail.sample[-1])
     beyond = torch.tensor([top, top + 0.1, top + 1, top + 5, math.inf], dtype=torch.double)

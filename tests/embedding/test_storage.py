@@ -50,5 +50,5 @@ def test_bad_files_are_sentences(tmp_path) -> None:
 
 
 def test_ids_must_fit(tmp_path) -> None:
-    with pytest.raises(InputError, match="one entry an item"):
+    with pytest.raises(InputError, match="one entry per item"):
         Embedding.point(torch.ones(2, 2)).save(tmp_path / "e.safetensors", ids=["only one"])

@@ -142,7 +142,7 @@ def test_configurations_know_every_score() -> None:
 
 def test_wrong_families_and_names_get_a_sentence() -> None:
     points = an_embedding("point", 3, seed=0)
-    with pytest.raises(InputError, match=r"mutual-likelihood is a score of gaussian embeddings, got point"):
+    with pytest.raises(InputError, match=r"mutual-likelihood is for gaussian embeddings, got point"):
         Search("mutual-likelihood", points).nearest(points, k=1)
     with pytest.raises(InputError, match="did you mean 'expected-distance'"):
         Search("expected-distanc", points)  # type: ignore[arg-type]

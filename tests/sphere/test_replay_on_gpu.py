@@ -28,7 +28,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Iterator[Replays]:
     fresh = Replays(CudaRecorder())
     monkeypatch.setattr(quadrature, "_replays", fresh)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="could not record")
+        warnings.filterwarnings("error", message="Could not record")
         yield fresh
 
 

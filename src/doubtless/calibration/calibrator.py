@@ -23,7 +23,7 @@ from doubtless.search.hits import Hits, hits_among
 ATTACHMENT = "calibrator"
 OF_LATER_HITS = ("behind", "rank")  # constant for the first hit
 LATER = 10
-"""Hits a query down to which the model of later hits is fitted."""
+"""Hits per query down to which the model of later hits is fitted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Calibrator:
         """From n labelled items (n,) that search each other, themselves left out, or a labelled gallery."""
         if (gallery is None) != (gallery_labels is None):
             raise InputError(
-                "a gallery needs gallery_labels, and gallery_labels a gallery; got one of the two."
+                "A gallery needs gallery_labels, and gallery_labels a gallery; got one of the two."
             )
         alone = gallery is None
         gallery, known = (embedding, labels) if gallery is None else (gallery, gallery_labels)
@@ -144,6 +144,7 @@ class Calibrator:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Calibrator:
+        """The calibrator whose `state` this is."""
         later = record.get("later")
         return cls(
             ProbabilityModel.from_state(tensors, record["first"], "first."),
@@ -159,18 +160,18 @@ def _figures(
     groups = {"exchangeable": torch.arange(len(right))}
     if label is not None and len(label.unique()) > 1:
         groups["class_disjoint"] = label
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, group in groups.items():
         chance = cross_fitted(features, right, names=names, group=group, method=method)
-        found[name] = {"match_ece": match_ece(chance, right), "match_brier": match_brier(chance, right)}
-    return found
+        figures[name] = {"match_ece": match_ece(chance, right), "match_brier": match_brier(chance, right)}
+    return figures
 
 
 def _check(hits: Hits, right: Tensor) -> None:
     if right.shape != hits.row.shape or right.dtype != torch.bool:
         raise InputError(
-            f"whether hits are right must be booleans of shape {tuple(hits.row.shape)}, got {right.dtype} of "
+            f"Whether hits are right must be booleans of shape {tuple(hits.row.shape)}, got {right.dtype} of "
             f"shape {tuple(right.shape)}."
         )
     if not bool(hits.found[:, :1].any()):
-        raise InputError("there is no hit to calibrate on: every query found an empty gallery.")
+        raise InputError("There is no hit to calibrate on: every query found an empty gallery.")

@@ -1,16 +1,16 @@
-"""Covering sets: as few of the first hits as contain a true match with probability at least 1 − α.
+"""Two conformal promises about a query: a set of hits that holds a true match, and a test that there is one.
 
-Split conformal prediction over nested sets (Vovk et al. 2005; Gupta et al. 2022; the conformal risk control of
+*Covering sets* take as few of the first hits as contain a true match with probability at least 1 − α: split
+conformal prediction over nested sets (Vovk et al. 2005; Gupta et al. 2022; the conformal risk control of
 Angelopoulos et al. 2024 for the loss "no true match in the set"). Hits are taken in order until their evidence
 −Σ log(1 − P) exceeds a level; a calibration query's score is the evidence *before* its first true match, and the
 level for α is the ⌈(n + 1)(1 − α)⌉-th smallest score. α is chosen when answering: all levels are one sorted table.
 
-Is what was asked for in the gallery at all? A test with a stated rate of false alarms.
-
-The statistic is learned without any stranger: every labelled query searches the gallery as it is, and once more
-without its own class; a logistic regression tells the two apart. Its p-value is conformal: the share of
-calibration queries *that are in the gallery* and look no more at home. Calling p ≤ level "not in the gallery"
-then wrongs at most that share of queries that are in it, whatever the statistic is worth.
+*Presence* tests whether what a query shows is in the gallery at all, with a stated rate of false alarms. The
+statistic is learned without any query from outside: every labelled query searches the gallery as it is, and once
+more without its own class; a logistic regression tells the two apart. Its p-value is conformal: the share of
+calibration queries *that are in the gallery* and look no more at home. Calling p ≤ level "not in the gallery" then
+wrongs at most that share of queries that are in it, whatever the statistic is worth.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CoveringSets:
         """From match probabilities (n, k) and whether hits are right (n, k), of queries not fitted on before."""
         if probability.shape != right.shape or probability.dim() != 2:
             raise InputError(
-                "covering sets need probabilities and outcomes of shape (queries, k), got "
+                "Covering sets need probabilities and outcomes of shape (queries, k), got "
                 f"{tuple(probability.shape)} and {tuple(right.shape)}."
             )
         down_to = evidence(probability)
@@ -70,7 +70,7 @@ class CoveringSets:
     def level(self, confidence: float) -> float:
         """The evidence a set must exceed; infinite where all hits together do not promise so much."""
         if not 0 < confidence < 1:
-            raise InputError(f"the confidence of a covering set must lie between 0 and 1, got {confidence}.")
+            raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
         # 1e-9: (n + 1) · 0.9 must be 9 for n = 9, whatever floating point makes of it
         place = math.ceil((len(self.score) + 1) * confidence - 1e-9)
         return float(self.score[place - 1]) if place <= len(self.score) else math.inf
@@ -89,6 +89,7 @@ class CoveringSets:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> CoveringSets:
+        """The sets whose `state` this is."""
         return cls(tensors["score"])
 
 
@@ -130,18 +131,18 @@ class Presence:
     def fit(cls, present: Hits, absent: Hits | None = None) -> Presence:
         """Learns the statistic from the hits of queries, and of the same ones without their class, row by row.
 
-        A query that was not asked again, or found nothing, has row −1 in `absent`.
+        A query that did not search again, or found nothing, has row −1 in `absent`.
         Whichever tells them apart better on queries it was not fitted on, all features or the similarity.
         """
         plain = cls(PLAIN, None, torch.empty(0, dtype=torch.double), {})
-        asked = None if absent is None else absent.found[:, 0].nonzero().squeeze(1)
-        if absent is None or asked is None or not len(asked):
+        if absent is None or not bool(absent.found[:, 0].any()):
             return plain
-        absent = absent[asked]
+        again = absent.found[:, 0].nonzero().squeeze(1)
+        absent = absent[again]
         names = tuple(name for name in hit_features(present) if name not in OF_LATER_HITS)
         inside, outside = (_front(hits, names) for hits in (present, absent))
-        query = torch.cat([torch.arange(len(inside)), asked])
-        if _told_apart(inside, outside, query) <= auroc(
+        query = torch.cat([torch.arange(len(inside)), again])
+        if _auroc_on_unseen(inside, outside, query) <= auroc(
             -_front(present, PLAIN)[:, 0], -_front(absent, PLAIN)[:, 0]
         ):
             return plain
@@ -153,7 +154,7 @@ class Presence:
     ) -> Presence:
         """With p-values from other queries that are in the gallery; says what of the absent would be noticed."""
         if not 0 < false_alarm < 1:
-            raise InputError(f"false_alarm must lie between 0 and 1, got {false_alarm}.")
+            raise InputError(f"The false_alarm must lie between 0 and 1, got {false_alarm}.")
         ready = Presence(self.names, self.logistic, self.statistic(present).sort().values, {})
         record: dict[str, Any] = {"false_alarm": false_alarm, "queries": len(present)}
         if absent is not None and bool(absent.found[:, 0].any()):
@@ -165,6 +166,7 @@ class Presence:
 
     @property
     def false_alarm(self) -> float:
+        """The share of queries in the gallery that may be called absent."""
         return float(self.record["false_alarm"])
 
     def statistic(self, hits: Hits) -> Tensor:
@@ -187,6 +189,7 @@ class Presence:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Presence:
+        """The test whose `state` this is."""
         learned = "logistic.weight" in tensors
         logistic = Logistic.from_tensors(tensors, "logistic.") if learned else None
         return cls(tuple(record["names"]), logistic, tensors["score"], record["calibration"])
@@ -198,7 +201,7 @@ def _front(hits: Hits, names: Sequence[str]) -> Tensor:
     return stacked({name: value[:, 0] for name, value in features.items()}, names)
 
 
-def _told_apart(inside: Tensor, outside: Tensor, query: Tensor) -> float:
+def _auroc_on_unseen(inside: Tensor, outside: Tensor, query: Tensor) -> float:
     """AUROC of the logistic regression on folds it was not fitted on; `query` is whose rows these are."""
     rows, truth = torch.cat([inside, outside]), torch.arange(len(inside) + len(outside)) < len(inside)
     odds = cross_fit(rows, folds_of(query), lambda seen: Logistic.fit(rows[seen], truth[seen]))

@@ -1,6 +1,6 @@
 """What is known of a hit before its label is checked: the numbers a match probability is made from.
 
-Every feature is (n, k), one number a query and hit, and looks only at the hits of the same query. Which of them
+Every feature is (n, k), one number per query and hit, and looks only at the hits of the same query. Which of them
 exist depends on the gallery: points have no uncertainty, an unlabelled gallery no agreement.
 """
 
@@ -21,10 +21,8 @@ DEPTH = 20
 """Hits searched for a calibrated answer: the neighbourhood, and what a covering set may take."""
 PAIR = ("similarity", "distance", "query_uncertainty", "item_uncertainty", "expected_distance")
 """Features of any two items, with or without a search around them."""
-SMALLEST, LARGEST = (
-    1e-30,
-    1e30,
-)  # variances of dead networks and infinite spreads have a logarithm all the same
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Variances of dead networks and infinite spreads have a logarithm all the same."""
 
 
 def hit_features(hits: Hits) -> dict[str, Tensor]:
@@ -79,9 +77,9 @@ def pair_features(first: Embedding, second: Embedding, *, symmetric: bool = True
         "expected_distance": _log(first.expected_squared_distance(second)),
     }
     if first.uncertainty is not None and second.uncertainty is not None:
-        own, other = _log(first.uncertainty), _log(second.uncertainty)
-        features["query_uncertainty"] = torch.minimum(own, other) if symmetric else own
-        features["item_uncertainty"] = torch.maximum(own, other) if symmetric else other
+        query, item = _log(first.uncertainty), _log(second.uncertainty)
+        features["query_uncertainty"] = torch.minimum(query, item) if symmetric else query
+        features["item_uncertainty"] = torch.maximum(query, item) if symmetric else item
     return features
 
 
@@ -89,7 +87,7 @@ def stacked(features: dict[str, Tensor], names: Sequence[str]) -> Tensor:
     """The named features side by side, (…, F)."""
     if missing := [name for name in names if name not in features]:
         raise InputError(
-            f"the calibrator was fitted with {', '.join(missing)}, which these hits do not have; a calibrator "
+            f"The calibrator was fitted with {', '.join(missing)}, which these hits do not have; a calibrator "
             "answers for the family and the labels it was fitted on."
         )
     return torch.stack([features[name] for name in names], dim=-1)
@@ -120,12 +118,12 @@ def _labels(label: Tensor, score: Tensor, found: Tensor) -> tuple[Tensor, Tensor
     others = (found[:, None, :NEIGHBORHOOD] & ~itself).sum(2)
     agreement = (same & ~itself).sum(2).double() / others.clamp_min(1)
     best = score[:, None, :NEIGHBORHOOD].expand(same.shape)
-    own = torch.where(same | itself, best, -torch.inf).amax(2)
-    own = torch.maximum(own, score)  # a hit behind the tenth has itself at least
+    with_label = torch.where(same | itself, best, -torch.inf).amax(2)
+    with_label = torch.maximum(with_label, score)  # a hit behind the tenth has itself at least
     different = found[:, None, :NEIGHBORHOOD] & ~same & ~itself
     rival = torch.where(different, best, -torch.inf).amax(2)
     last = torch.where(found[:, :NEIGHBORHOOD], score[:, :NEIGHBORHOOD], torch.inf).amin(1, keepdim=True)
-    return agreement, own - torch.where(rival.isfinite(), rival, last.expand_as(own))
+    return agreement, with_label - torch.where(rival.isfinite(), rival, last.expand_as(with_label))
 
 
 def _log(value: Tensor) -> Tensor:

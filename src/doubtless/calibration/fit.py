@@ -1,4 +1,4 @@
-"""Everything an answer promises, calibrated at once, each part on queries the others were not fitted on.
+"""Everything an answer promises, calibrated at once, each promise on queries the others were not fitted on.
 
 The labelled queries are split in two. On the first part the match probability, the statistic of presence and,
 where there is one, the combined doubt are *fitted*; on the second the threshold of abstention, the covering sets
@@ -44,7 +44,7 @@ class Targets:
     def __post_init__(self) -> None:
         for name in ("target_error", "confidence", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
-                raise InputError(f"{name} must lie between 0 and 1, got {getattr(self, name)}.")
+                raise InputError(f"The {name} must lie between 0 and 1, got {getattr(self, name)}.")
 
 
 DEFAULT = Targets()
@@ -62,7 +62,7 @@ class Known:
 
     @property
     def right(self) -> Tensor:
-        """(n, k) bool."""
+        """Whether each hit carries its query's label, (n, k) bool."""
         assert self.hits.label is not None
         return (self.hits.label == self.label.unsqueeze(1)) & self.hits.found
 
@@ -75,7 +75,7 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What `calibrate` made: four parts that are saved with an index."""
+    """What `calibrate` fitted: four attachments that are saved with an index."""
 
     calibrator: Calibrator
     presence: Presence
@@ -102,7 +102,7 @@ def calibrate(
     figures     adds what match probabilities are worth to the calibrator's record, which takes most of the time
     """
     if len(known) < FEWEST:
-        raise InputError(f"calibration needs at least {FEWEST} labelled queries, got {len(known)}.")
+        raise InputError(f"Calibration needs at least {FEWEST} labelled queries, got {len(known)}.")
     fitted, held = random_split(len(known), seed=seed) if split is None else split
     training, proof = known[fitted], known[held]
     shown = training.label if figures else None
@@ -148,12 +148,13 @@ def trial(known: Known, targets: Targets = DEFAULT, *, by_class: bool, seed: int
         return {}
     order = torch.randperm(len(members), generator=torch.Generator().manual_seed(seed))
     half = order[place] < len(members) // 2
-    made, rest = calibrate(known[half], targets, seed=seed, figures=False), known[~half]
-    chance = made.calibrator.probability(rest.hits)
-    doubt = gated(1 - chance[:, 0], made.presence.p_value(rest.hits), made.presence.false_alarm)
-    answered = made.risk.answers(doubt)
+    calibration, rest = calibrate(known[half], targets, seed=seed, figures=False), known[~half]
+    chance = calibration.calibrator.probability(rest.hits)
+    presence = calibration.presence
+    doubt = gated(1 - chance[:, 0], presence.p_value(rest.hits), presence.false_alarm)
+    answered = calibration.risk.answers(doubt)
     wrong = (~rest.right[answered, 0]).double()
-    sizes = made.covering.sizes(chance, confidence=0.9)
+    sizes = calibration.covering.sizes(chance, confidence=0.9)
     within = torch.arange(chance.shape[1]) < sizes.unsqueeze(1)
     return {
         "queries": len(rest),

@@ -1,9 +1,7 @@
-"""`PairCalibrator`: are two items the same? P(same) of any pair, under a stated prior.
+"""Are two items the same? `PairCalibrator` says how likely, under a stated prior; `PairAnswer` is what is shown.
 
-Fitted on as many pairs of one class as of two, so its odds are those of the evidence alone; the prior odds of the
-question (one half for "these two, which I believe may be the same") are added when it is asked.
-
-Two items beside each other: the same or not, with a probability where pairs are calibrated.
+The calibrator is fitted on as many pairs of one class as of two, so its odds are those of the evidence alone; the
+prior odds of the question (one half for "these two, which I believe may be the same") are added when it is asked.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class PairCalibrator:
     ) -> PairCalibrator:
         """From pairs known to be the same or not (n,); `group` (n,) adds class-disjoint figures to the record."""
         if not bool(same.any()) or bool(same.all()):
-            raise InputError("telling pairs apart needs some that are the same and some that are not.")
+            raise InputError("Telling pairs apart needs some that are the same and some that are not.")
         features = pair_features(first, second)
         names = tuple(name for name in PAIR if name in features)
         table = stacked(features, names)
@@ -81,7 +79,7 @@ class PairCalibrator:
     def probability(self, first: Embedding, second: Embedding, *, prior: float = 0.5) -> Tensor:
         """P(same) (n,) of item i of one embedding and item i of the other, where a share `prior` is the same."""
         if not 0 < prior < 1:
-            raise InputError(f"prior must be a probability between 0 and 1, got {prior}.")
+            raise InputError(f"The prior must be a probability between 0 and 1, got {prior}.")
         chance = self.model(stacked(pair_features(first, second), self.model.names))
         return torch.sigmoid(torch.logit(chance) + _log_odds(prior) - _log_odds(self.share))
 
@@ -95,6 +93,7 @@ class PairCalibrator:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> PairCalibrator:
+        """The calibrator whose `state` this is."""
         model = ProbabilityModel.from_state(tensors, record["model"], "model.")
         return cls(model, record["share"], record["fit"])
 
@@ -109,23 +108,22 @@ def draw_pairs(labels: Tensor, count: int, *, generator: torch.Generator) -> tup
     shared = (size[place] > 1).nonzero().squeeze(1)
     if not len(shared) or len(classes) < 2:
         raise InputError(
-            "pairs need at least two classes and one class of at least two items, got "
+            "Pairs need at least two classes and one class of at least two items, got "
             f"{len(labels)} items of {len(classes)} classes."
         )
     start = size.cumsum(0) - size  # of each class in `order`
-    own = shared[torch.randint(len(shared), (count,), generator=generator)]
-    others = size[place[own]]
+    item = shared[torch.randint(len(shared), (count,), generator=generator)]
+    others = size[place[item]]
     within = torch.empty_like(labels)
     within[order] = torch.arange(len(labels)) - start[place[order]]
     shift = 1 + (torch.rand(count, generator=generator, dtype=torch.double) * (others - 1)).long()
-    partner = order[start[place[own]] + (within[own] + shift) % others]
+    partner = order[start[place[item]] + (within[item] + shift) % others]
     first = torch.randint(len(labels), (count,), generator=generator)
-    outside = (
-        len(labels) - size[place[first]]
-    )  # items of other classes: all places in `order` but its class's
+    # Items of other classes: all places in `order` but its class's.
+    outside = len(labels) - size[place[first]]
     jump = (torch.rand(count, generator=generator, dtype=torch.double) * outside).long()
     at = jump + torch.where(jump >= start[place[first]], size[place[first]], 0)
-    return torch.cat([own, first]), torch.cat([partner, order[at]])
+    return torch.cat([item, first]), torch.cat([partner, order[at]])
 
 
 def _log_odds(chance: float) -> float:
@@ -147,9 +145,14 @@ class PairAnswer:
 def answer_pair(
     one: Embedding, other: Embedding, pairs: PairCalibrator | None, *, prior: float = 0.5
 ) -> PairAnswer:
-    """Of two embeddings of one item each; `prior`: how likely the same is beforehand."""
+    """Whether two embeddings of one item each are of the same; `prior`: how likely that is beforehand.
+
+    >>> point = Embedding.point(torch.tensor([[1.0, 0.0]]))
+    >>> round(answer_pair(point, point, None).cosine, 3)
+    1.0
+    """
     if not 0 < prior < 1:
-        raise InputError(f"prior must be a probability between 0 and 1, got {prior}.")
+        raise InputError(f"The prior must be a probability between 0 and 1, got {prior}.")
     chance = None if pairs is None else float(pairs.probability(one, other, prior=prior))
     doubts = None
     if one.uncertainty is not None and other.uncertainty is not None:

@@ -61,6 +61,7 @@ class RiskControl:
 
     @property
     def met(self) -> bool:
+        """Whether anything can be answered under this guarantee."""
         return self.coverage > 0
 
     @classmethod
@@ -128,6 +129,7 @@ class RiskControl:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> RiskControl:
+        """The control whose `state` this is, worked out again from its evidence."""
         evidence = (tensors["doubt"], tensors["correct"], tensors["pilot"])
         return _controlled(evidence, record["target_error"], record["confidence"])
 
@@ -141,10 +143,8 @@ def upper_bound(errors: Tensor, count: Tensor, *, confidence: float) -> Tensor:
     from scipy.special import betaincinv
 
     errors, count = errors.double(), count.double()
-    found = torch.from_numpy(
-        betaincinv((errors + 1).numpy(), (count - errors).clamp_min(1e-9).numpy(), confidence)
-    )
-    return torch.where(errors >= count, 1.0, found)
+    rate = betaincinv((errors + 1).numpy(), (count - errors).clamp_min(1e-9).numpy(), confidence)
+    return torch.where(errors >= count, 1.0, torch.from_numpy(rate))
 
 
 def error_p_value(errors: Tensor, count: Tensor, *, target: float) -> Tensor:
@@ -160,7 +160,7 @@ def _controlled(evidence: tuple[Tensor, Tensor, Tensor], target: float, confiden
     """The fixed sequence over the tested queries, from where the pilot says."""
     for name, value in (("target_error", target), ("confidence", confidence)):
         if not 0 < value < 1:
-            raise InputError(f"{name} must lie between 0 and 1, got {value}.")
+            raise InputError(f"The {name} must lie between 0 and 1, got {value}.")
     doubt, correct, pilot = evidence
     steps = _Steps.of(doubt[~pilot], correct[~pilot])
     ahead = _Steps.of(doubt[pilot], correct[pilot])
@@ -266,7 +266,7 @@ def _best(
 def _check(doubt: Tensor, correct: Tensor) -> None:
     if doubt.shape != correct.shape:
         raise InputError(
-            f"risk control needs one doubt and one outcome a query, got shapes {tuple(doubt.shape)} and "
+            f"Risk control needs one doubt and one outcome per query, got shapes {tuple(doubt.shape)} and "
             f"{tuple(correct.shape)}."
         )
     if len(doubt):

@@ -6,7 +6,7 @@ An answer is doubtful for two reasons, and they are learned apart:
 logistic regression with weights that are never negative, fitted on known queries' mistakes: odds z.
 
 *It may be unlike anything known.* The oddity of what the query says of itself (image, model, novelty of its
-features) has a tail probability p among known queries, counted, without any stranger.
+features) has a tail probability p among known queries, counted; no out-of-distribution image takes part.
 
     doubt = 1 − (1 − σ(z)) · 1/(1 + (level/p)³)
 
@@ -59,8 +59,8 @@ class Doubt:
     >>> queries = Embedding.point(torch.cat([rows[:3], -9 * torch.ones(1, 8)]))
     >>> from doubtless.search.hits import hits_among
     >>> hits = hits_among(queries, Embedding.point(rows), k=10, gallery_labels=labels)
-    >>> found = doubt.of(hits, queries=queries)
-    >>> found.total.shape, found.largest(3)
+    >>> parts = doubt.of(hits, queries=queries)
+    >>> parts.total.shape, parts.largest(3)
     (torch.Size([4]), 'novelty')
     """
 
@@ -99,9 +99,9 @@ class Doubt:
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         if labels is not None and (gallery is None) != (gallery_labels is None):
             raise InputError(
-                "a gallery needs gallery_labels, and gallery_labels a gallery; got one of the two."
+                "A gallery needs gallery_labels, and gallery_labels a gallery; got one of the two."
             )
-        found = known_queries(
+        queries = known_queries(
             embedding,
             labels,
             gallery=gallery,
@@ -111,9 +111,9 @@ class Doubt:
             score=score,
             generator=generator,
         )
-        groups = labels.to(found.rows.device)[found.rows] if isinstance(labels, Tensor) else None
+        groups = labels.to(queries.rows.device)[queries.rows] if isinstance(labels, Tensor) else None
         return cls.fit_signals(
-            found.signals, found.wrong, groups=groups, novelty=found.novelty, generator=generator
+            queries.signals, queries.wrong, groups=groups, novelty=queries.novelty, generator=generator
         )
 
     @classmethod
@@ -132,7 +132,7 @@ class Doubt:
         """
         signals = {name: value.detach().double().cpu() for name, value in signals.items() if _varies(value)}
         if not signals:
-            raise InputError("no signal differs between the known queries; there is nothing to doubt by.")
+            raise InputError("No signal differs between the known queries; there is nothing to doubt by.")
         tails = {name: Tail(value) for name, value in signals.items()}
         oddity = _oddity(signals)
         plain = cls(tails, _plain(tails), PLAIN_INTERCEPT, oddity, LEVELS[0], novelty)
@@ -200,21 +200,22 @@ class Doubt:
         itself: Tensor | None = None,
     ) -> Signals:
         """Every signal this doubt was fitted with; one that cannot be had is a sentence."""
-        found = hit_signals(hits, positions=positions)
+        signals = hit_signals(hits, positions=positions)
         if queries is not None:
-            found |= query_signals(queries)
-        own = queries.direction if features is None and queries is not None else features
+            signals |= query_signals(queries)
+        described = queries.direction if features is None and queries is not None else features
         if self.wants_features and features is None and "novelty" in self.tails:
             usual = self.tails["novelty"].sample.median()  # nobody looked: neither new nor known
-            found["novelty"] = usual.double().expand(len(hits)).to(hits.score.device)
-        elif self.novelty is not None and own is not None:
-            found["novelty"] = self.novelty.distance(own, exclude=itself).double().to(hits.score.device)
-        if missing := [name for name in self.tails if name not in found]:
+            signals["novelty"] = usual.double().expand(len(hits)).to(hits.score.device)
+        elif self.novelty is not None and described is not None:
+            away = self.novelty.distance(described, exclude=itself)
+            signals["novelty"] = away.double().to(hits.score.device)
+        if missing := [name for name in self.tails if name not in signals]:
             raise InputError(
-                f"the doubt was fitted with {', '.join(missing)}; give the embedded queries (and their features, "
+                f"The doubt was fitted with {', '.join(missing)}; give the embedded queries (and their features, "
                 "where it was fitted with features)."
             )
-        return {name: found[name].to(hits.score.device) for name in self.tails}
+        return {name: signals[name].to(hits.score.device) for name in self.tails}
 
     @property
     def wants_features(self) -> bool:
@@ -239,7 +240,7 @@ class Doubt:
         gallery's features.
         """
         generator = torch.Generator().manual_seed(0) if generator is None else generator
-        found = known_queries(
+        items = known_queries(
             gallery,
             labels,
             gallery=None,
@@ -249,18 +250,18 @@ class Doubt:
             score=score,
             generator=generator,
         )
-        signals = {name: value.cpu() for name, value in found.signals.items()}
+        signals = {name: value.cpu() for name, value in items.signals.items()}
         if missing := [name for name in self.tails if name not in signals]:
             raise InputError(
-                f"the doubt was fitted with {', '.join(missing)}; this gallery gives no such signal."
+                f"The doubt was fitted with {', '.join(missing)}; this gallery gives no such signal."
             )
-        own = {
+        tails = {
             name: Tail(signals[name]) if _varies(signals[name]) else tail for name, tail in self.tails.items()
         }
-        here = replace(self, tails=own, oddity=_oddity(signals), novelty=found.novelty)
+        here = replace(self, tails=tails, oddity=_oddity(signals), novelty=items.novelty)
         if not self.record.get("mistakes"):
             return here  # weights that no mistake has confirmed say nothing of the mean
-        mixed = replace(here, tails={name: (self if name in SHARES else here).tails[name] for name in own})
+        mixed = replace(here, tails={name: (self if name in SHARES else here).tails[name] for name in tails})
         expected = float(torch.sigmoid(mixed._odds(signals)).mean())
         return replace(here, intercept=here.intercept + _shift(here._odds(signals), expected))
 
@@ -275,8 +276,9 @@ class Doubt:
 
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Doubt:
+        """The doubt whose `state` this is."""
         if record.get("schema", 0) > 1:
-            raise InputError("this doubt was written by a newer doubtless; update to read it.")
+            raise InputError("This doubt was written by a newer doubtless; update to read it.")
         oddity, novelty = (_below(tensors, prefix) for prefix in ("oddity", "novelty"))
         return cls(
             {name: Tail(tensors[f"tail.{name}"]) for name in record["signals"]},
@@ -311,9 +313,9 @@ class Doubt:
         alone = error_auroc(hazard, right)
         within = [(LEVELS[0], error_auroc(hazard + self._novel(signals, LEVELS[0]), right))]
         for level in LEVELS[1:]:
-            found = error_auroc(hazard + self._novel(signals, level), right)
-            if alone - found <= BUDGET:
-                within.append((level, found))
+            combined = error_auroc(hazard + self._novel(signals, level), right)
+            if alone - combined <= BUDGET:
+                within.append((level, combined))
         level, combined = within[-1]
         return level, {"error_auroc": alone, "error_auroc_with_novelty": combined}
 
@@ -350,8 +352,8 @@ def _varies(values: Tensor) -> bool:
 
 
 def _oddity(signals: Mapping[str, Tensor]) -> Oddity | None:
-    said = {name: signals[name] for name in ODD if name in signals and _varies(signals[name])}
-    return Oddity(said) if said else None
+    varying = {name: signals[name] for name in ODD if name in signals and _varies(signals[name])}
+    return Oddity(varying) if varying else None
 
 
 def _shift(odds: Tensor, expected: float) -> float:

@@ -1,12 +1,13 @@
 """Novelty: how far a query's features lie from the nearest feature that is known, by cosine.
 
 Features are what the network has before its head: the head is trained to forget what does not tell the training
-classes apart, and with it what tells a stranger (nearest-neighbour OOD detection: Sun et al., "Out-of-distribution
-detection with deep nearest neighbors", 2022). A compact reference stands for all known features: at most 10,000
+classes apart, and with it what tells an out-of-distribution image (Sun et al., "Out-of-distribution detection with
+deep nearest neighbors", 2022). A compact reference stands for all known features: at most 10,000
 rows, at most 512 wide, in half precision.
 
-Wide features are narrowed by a fixed random projection: it keeps every distance within a few per cent, strangers'
-too (Johnson and Lindenstrauss 1984), where principal components keep only what the known images vary in.
+Wide features are narrowed by a fixed random projection: it keeps every distance nearly as it is, also that of
+images unlike any known one (Johnson and Lindenstrauss 1984), where principal components keep only what the known
+images vary in.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.nn.functional import normalize
 from doubtless.errors import InputError
 
 SIZE = 10_000  # rows kept
-WIDTH = 512  # numbers a row; wider features are projected
+WIDTH = 512  # numbers per row; wider features are projected
 ROUNDS = 4  # of the farthest rows, after a random half
 PAIRS = 2**24  # cosines in memory at a time
 
@@ -60,7 +61,7 @@ class Novelty:
     ) -> Self:
         """Keeps at most `size` of the features (n, F), a coreset; `narrow` where they were narrowed before."""
         if features.dim() != 2 or not len(features):
-            raise InputError(f"novelty needs features of shape (n, F), n ≥ 1, got {tuple(features.shape)}.")
+            raise InputError(f"Novelty needs features of shape (n, F), n ≥ 1, got {tuple(features.shape)}.")
         if narrow is None:
             narrow = projection(features.shape[1], width, generator=generator)
         known = _unit(features, narrow)
@@ -75,7 +76,7 @@ class Novelty:
         queries = _unit(features, self.narrow)
         if queries.shape[1] != self.reference.shape[1]:
             raise InputError(
-                f"features have {features.shape[1]} numbers, the reference of known features "
+                f"Features have {features.shape[1]} numbers, the reference of known features "
                 f"{self.reference.shape[1] if self.narrow is None else self.narrow.shape[0]}."
             )
         return nearest_cosine_distance(
@@ -94,6 +95,7 @@ class Novelty:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The reference whose `tensors` these are."""
         return cls(tensors["reference"], rows=tensors["rows"], narrow=tensors.get("narrow"))
 
 
@@ -115,7 +117,7 @@ def coreset(features: Tensor, size: int, *, generator: torch.Generator) -> Tenso
     """Rows (≤ size,), sorted, of unit features (n, W) that stand for all: a random half, then the farthest.
 
     The random half keeps what is common as common as it is; then, in a few rounds, the rows that lie farthest
-    from all kept so far are added, so that what is known but rare does not look like a stranger.
+    from all kept so far are added, so that what is known but rare does not look new.
 
     >>> features = torch.tensor([[1.0, 0.0]] * 99 + [[0.0, 1.0]])
     >>> rows = coreset(features, 8, generator=torch.Generator().manual_seed(0))
@@ -123,7 +125,7 @@ def coreset(features: Tensor, size: int, *, generator: torch.Generator) -> Tenso
     (8, True)
     """
     if size < 1:
-        raise InputError(f"a coreset needs a size of at least 1, got {size}.")
+        raise InputError(f"A coreset needs a size of at least 1, got {size}.")
     order = torch.randperm(len(features), generator=generator)
     if len(features) <= size:
         return order.sort().values

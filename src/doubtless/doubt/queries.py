@@ -22,7 +22,7 @@ SAMPLE = 10_000  # of them: tails need no more
 class KnownQueries:
     """Signals of known queries, and what novelty was measured against."""
 
-    rows: Tensor  # (n,) which of the items asked
+    rows: Tensor  # (n,) which of the items were queries
     signals: Signals
     wrong: Tensor | None  # (n,) whether the first hit is; None where nobody knows
     novelty: Novelty
@@ -45,17 +45,19 @@ def known_queries(
     item left out for itself.
     """
     if len(embedding) < 2:
-        raise InputError(f"a doubt is fitted on at least 2 known queries, got {len(embedding)}.")
+        raise InputError(f"A doubt is fitted on at least 2 known queries, got {len(embedding)}.")
     if features is not None and len(features) != len(embedding):
-        raise InputError(f"there are {len(embedding)} known queries but features of {len(features)}.")
+        raise InputError(f"There are {len(embedding)} known queries but features of {len(features)}.")
     rows = torch.randperm(len(embedding), generator=generator)[:SAMPLE].sort().values.to(embedding.device)
-    asked, alone = embedding[rows], gallery is None
+    queries, alone = embedding[rows], gallery is None
     among, among_truth = (embedding, truth) if gallery is None else (gallery, gallery_truth)
-    hits, positions = hits_with_truth(asked, among, among_truth, itself=rows if alone else None, score=score)
-    own = embedding.direction if features is None else features
-    novelty = Novelty.fit(own, generator=generator) if known is None else known
-    signals = hit_signals(hits, positions=positions) | query_signals(asked)
-    away = novelty.distance(own[rows.to(own.device)], exclude=rows if known is None else None)
+    hits, positions = hits_with_truth(
+        queries, among, among_truth, itself=rows if alone else None, score=score
+    )
+    described = embedding.direction if features is None else features
+    novelty = Novelty.fit(described, generator=generator) if known is None else known
+    signals = hit_signals(hits, positions=positions) | query_signals(queries)
+    away = novelty.distance(described[rows.to(described.device)], exclude=rows if known is None else None)
     signals["novelty"] = away.double().to(hits.score.device)
     wrong = None
     if truth is not None and among_truth is not None:

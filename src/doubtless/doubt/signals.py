@@ -1,4 +1,4 @@
-"""What speaks of a query before anyone knows whether its answer is right: one number a signal, higher is odder.
+"""What speaks of a query before anyone knows whether its answer is right: one number per signal, higher is odder.
 
 signal        part      what it is
 image         image     how poor the input looks: the log spread a network reads off the image (gaussian, vmf), or
@@ -52,19 +52,19 @@ def hit_signals(hits: Hits, *, positions: Tensor | None = None) -> Signals:
     tensor([0.5000], dtype=torch.float64)
     """
     if not hits.depth:
-        raise InputError("a doubt needs at least one hit a query, got hits of depth 0.")
+        raise InputError("A doubt needs at least one hit per query, got hits of depth 0.")
     hits = hits.first(DEPTH)
     cosine = torch.where(hits.found, hits.score, -1.0).double()  # what is missing is as far as can be
     away = (2 - 2 * cosine).clamp_min(0).sqrt()  # (n, k)
-    found = {"ratio": distance_ratio(cosine), "distance": away[:, 0]}
+    of_distances = {"ratio": distance_ratio(cosine), "distance": away[:, 0]}
     if hits.label is None and positions is None:
-        return {"disagreement": _evenness(hits, away), **found}
+        return {"disagreement": _evenness(hits, away), **of_distances}
     count, others = contradictions(hits, positions=positions)
     against = _contradicts(hits, positions) & hits.found[:, 1:]
     return {
         "disagreement": count.double() / others.clamp_min(1),
         "contested": (_nearness(hits, away)[:, 1:] * against).sum(1),
-        **found,
+        **of_distances,
     }
 
 
@@ -89,15 +89,18 @@ def contradictions(hits: Hits, *, positions: Tensor | None = None) -> tuple[Tens
 
 def _evenness(hits: Hits, away: Tensor) -> Tensor:
     """First distance over the mean one, (n,): 1 where all hits are as near as the first."""
-    mean = torch.where(hits.found, away, 0.0).sum(1) / hits.found.sum(1).clamp_min(1)
+    mean = _mean_distance(hits, away)
     return torch.where(mean > 0, away[:, 0] / mean, 1.0)
+
+
+def _mean_distance(hits: Hits, away: Tensor) -> Tensor:
+    """Mean distance (n,) of the hits that are there."""
+    return torch.where(hits.found, away, 0.0).sum(1) / hits.found.sum(1).clamp_min(1)
 
 
 def _nearness(hits: Hits, away: Tensor) -> Tensor:
     """Weights (n, k) of the hits that sum to 1, whatever the scale of distances; 0 for hits that are not there."""
-    mean = torch.where(hits.found, away, 0.0).sum(1, keepdim=True) / hits.found.sum(
-        1, keepdim=True
-    ).clamp_min(1)
+    mean = _mean_distance(hits, away).unsqueeze(1)
     relative = torch.where(mean > 0, away / mean, 0.0)
     weight = torch.where(hits.found, (-NEARNESS * relative).exp(), 0.0)
     return weight / weight.sum(1, keepdim=True).clamp_min(SMALLEST)

@@ -1,6 +1,6 @@
-"""Tail probabilities: how rare a signal this large is among known queries, whatever the signal's scale.
+"""How rare is a query's signal among known queries, and how unlike them is the query on the whole?
 
-For a sample x_1 … x_n of known queries and a value s
+`Tail` is of one signal, whatever its scale. For a sample x_1 … x_n of known queries and a value s
 
     p(s) = (#{x > s} + ½ #{x = s} + ½) / (n + 1),
 
@@ -9,16 +9,15 @@ Learning in a Random World", 2005): for a value exchangeable with the sample P(p
 where nothing ties. It sees the order of values only, so any rising transform of a signal gives the same p.
 
 Beyond the largest of the sample there is no order left to count: there p falls from its floor ½/(n + 1) as an
-exponential tail does whose mean excess is that of the sample's upper tenth. Strangers far out stay apart.
+exponential tail does whose mean excess is that of the sample's upper tenth, so that values far out stay apart.
 
-Oddity: is a query unlike all known ones? From what it says of itself, and no stranger is ever seen.
-
-Each signal becomes a normal score z = Φ⁻¹(rank) among known queries, so that its scale does not matter. The
-Mahalanobis distance of the scores is that of a Gaussian copula (Sklar 1959). It notices what no single tail does:
-strangers are often *too* sure (a large norm, a small spread), and some signals never go together. A feature that
-is nearer to a known one than usual is no oddity: of novelty only the upper side counts. The distance's −log p and
-that of novelty alone are added, as Fisher (1925) adds two tests; what the sum is worth is counted among known
-queries again, since the two are not independent.
+`Oddity` is of everything a query says of itself, learned from known queries alone. Each signal becomes a normal
+score z = Φ⁻¹(rank) among known queries, so that its scale does not matter. The Mahalanobis distance of the scores
+is that of a Gaussian copula (Sklar 1959). It notices what no single tail does: out-of-distribution images are
+often *too* sure (a large norm, a small spread), and some signals never go together. A feature that is nearer to a
+known one than usual is no oddity: of novelty only the upper side counts. The distance's −log p and that of
+novelty alone are added, as Fisher (1925) adds two tests; what the sum is worth is counted among known queries
+again, since the two are not independent.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ class Tail:
 
     def __init__(self, sample: Tensor) -> None:
         if sample.dim() != 1 or not len(sample):
-            raise InputError(f"a tail needs one number a query, shape (n,), got {tuple(sample.shape)}.")
+            raise InputError(f"A tail needs one number per query, shape (n,), got {tuple(sample.shape)}.")
         if not bool(torch.isfinite(sample).all()):
-            raise InputError("a tail needs finite numbers; the sample has NaN or infinite entries.")
+            raise InputError("A tail needs finite numbers; the sample has NaN or infinite entries.")
         self.sample = sample.detach().double().sort().values
         self.scale = _mean_excess(self.sample)
 
@@ -82,6 +81,7 @@ class Tail:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The tail whose `tensors` these are."""
         return cls(tensors["sample"])
 
 
@@ -102,8 +102,8 @@ class Oddity:
     """How unlike the known queries a query is.
 
     >>> known = {"image": torch.randn(500, generator=torch.Generator().manual_seed(0)).double()}
-    >>> found = Oddity(known).surprise({"image": torch.tensor([-9.0, 0.0, 9.0])})
-    >>> bool(found[0] > 5), bool(found[1] < 1), bool(found[2] > 5)
+    >>> surprise = Oddity(known).surprise({"image": torch.tensor([-9.0, 0.0, 9.0])})
+    >>> bool(surprise[0] > 5), bool(surprise[1] < 1), bool(surprise[2] > 5)
     (True, True, True)
     """
 
@@ -113,10 +113,8 @@ class Oddity:
         scores = self.scores(known)
         self.mean = scores.mean(0)
         centred = scores - self.mean
-        covariance = centred.T @ centred / len(scores) + RIDGE * torch.eye(
-            len(self.names), dtype=torch.double
-        )
-        self.precision = torch.linalg.inv(covariance)
+        ridge = RIDGE * torch.eye(len(self.names), dtype=torch.double)
+        self.precision = torch.linalg.inv(centred.T @ centred / len(scores) + ridge)
         self.apart = Tail(self.distance(known))
         self.tail = Tail(self.statistic(known))
 
@@ -139,11 +137,9 @@ class Oddity:
     def statistic(self, signals: Mapping[str, Tensor]) -> Tensor:
         """Fisher's sum, (n,): −log p of the distance, and of novelty where it is known."""
         apart = self.apart.surprise(self.distance(signals))
-        return (
-            apart + self.tails["novelty"][0].surprise(signals["novelty"])
-            if "novelty" in self.tails
-            else apart
-        )
+        if "novelty" not in self.tails:
+            return apart
+        return apart + self.tails["novelty"][0].surprise(signals["novelty"])
 
     def surprise(self, signals: Mapping[str, Tensor]) -> Tensor:
         """−log of the share of known queries that are as odd, (n,)."""
@@ -151,12 +147,13 @@ class Oddity:
 
     def tensors(self) -> dict[str, Tensor]:
         """What `from_tensors` takes."""
-        found = {f"sample.{name}": self.tails[name][0].sample.cpu() for name in self.names}
+        samples = {f"sample.{name}": self.tails[name][0].sample.cpu() for name in self.names}
         kept = {"distance": self.apart.sample, "statistic": self.tail.sample}
-        return {**found, "mean": self.mean, "precision": self.precision, **kept}
+        return {**samples, "mean": self.mean, "precision": self.precision, **kept}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
+        """The oddity whose `tensors` these are."""
         new = cls.__new__(cls)
         samples = {name: tensors.get(f"sample.{name}") for name in SIGNALS}
         new.tails = {name: (Tail(x), Tail(-x)) for name, x in samples.items() if x is not None}

@@ -49,16 +49,16 @@ class Embedding:
         for name, value in parameters.items():
             if not torch.is_tensor(value) or not value.is_floating_point():
                 got = value.dtype if torch.is_tensor(value) else type(value).__name__
-                raise InputError(f"{name} must be a floating-point tensor, got {got}.")
+                raise InputError(f"The {name} must be a floating-point tensor, got {got}.")
             if not bool(torch.isfinite(value).all()):
-                raise InputError(f"{name} has NaN or infinite entries; an embedding must be finite.")
+                raise InputError(f"The {name} has NaN or infinite entries; an embedding must be finite.")
         object.__setattr__(self, "_parameters", dict(parameters))
         object.__setattr__(self, "_answers", {})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"an Embedding is immutable; {name} cannot be set")
+        raise AttributeError(f"An Embedding is immutable; {name} cannot be set.")
 
-    # -- constructors, one a family ------------------------------------------------------------------
+    # -- constructors, one per family ----------------------------------------------------------------
 
     @staticmethod
     def point(location: Tensor) -> Embedding:
@@ -102,7 +102,7 @@ class Embedding:
 
     @property
     def uncertainty(self) -> Tensor | None:
-        """One number an item (n,), higher is less sure; None for points."""
+        """One number per item, (n,), higher is less sure; None for points."""
         raise NotImplementedError
 
     @property
@@ -123,7 +123,7 @@ class Embedding:
         """E‖u − v‖² row by row, (n,): item i of this one against item i of the other."""
         self._must_be_comparable(other)
         if len(self) != len(other):
-            raise InputError(f"row by row needs equal lengths, got {len(self)} and {len(other)} items.")
+            raise InputError(f"Row by row needs equal lengths, got {len(self)} and {len(other)} items.")
         return 2 - 2 * (self.mean_unit_vector * other.mean_unit_vector).sum(-1)
 
     def pairwise_expected_squared_distance(self, other: Embedding) -> Tensor:
@@ -140,14 +140,17 @@ class Embedding:
 
     @property
     def dim(self) -> int:
+        """D, the dimension of the embedding space."""
         return self.location.shape[-1]
 
     @property
     def device(self) -> torch.device:
+        """Where the parameters lie."""
         return next(iter(self._parameters.values())).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The precision of the parameters."""
         return next(iter(self._parameters.values())).dtype
 
     def __len__(self) -> int:
@@ -169,6 +172,7 @@ class Embedding:
         return self._with({name: value.to(target) for name, value in self._parameters.items()})
 
     def detach(self) -> Self:
+        """The same distributions without gradient."""
         return self._with({name: value.detach() for name, value in self._parameters.items()})
 
     @staticmethod
@@ -225,11 +229,11 @@ class Embedding:
 
     def _must_be_comparable(self, other: Embedding) -> None:
         if self.dim != other.dim:
-            raise InputError(f"distances need equal dimensions, got {self.dim} and {other.dim}.")
+            raise InputError(f"Distances need equal dimensions, got {self.dim} and {other.dim}.")
         if self.is_unit != other.is_unit:
             raise InputError(
-                f"a {self.family} and a {other.family} embedding live in different spaces (unit sphere and "
-                "raw); compare two unit families, or two Gaussians."
+                f"Embeddings of family {self.family} and {other.family} live in different spaces (unit sphere "
+                "and raw); compare two unit families, or two Gaussians."
             )
 
 
@@ -237,6 +241,6 @@ def check_matrix(name: str, value: Tensor, axes: str = "(n, D)") -> None:
     """Refuses a parameter that has not as many axes as its shape says."""
     expected = axes.count(",") + 1
     if value.dim() != expected:
-        raise InputError(f"{name} must have shape {axes}, got {tuple(value.shape)}.")
+        raise InputError(f"The {name} must have shape {axes}, got {tuple(value.shape)}.")
     if value.shape[-1] == 0:
-        raise InputError(f"{name} must have at least one dimension, got shape {tuple(value.shape)}.")
+        raise InputError(f"The {name} must have at least one dimension, got shape {tuple(value.shape)}.")

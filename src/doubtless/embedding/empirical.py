@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from doubtless.embedding.base import Embedding, check_matrix
 from doubtless.errors import InputError
+from doubtless.sphere import inverse_mean_resultant_length
 
 
 class EmpiricalEmbedding(Embedding):
@@ -24,13 +25,14 @@ class EmpiricalEmbedding(Embedding):
         samples = parameters["samples"]
         check_matrix("samples", samples, "(s, n, D)")
         if samples.shape[0] < 2:
-            raise InputError(f"an empirical embedding needs at least 2 samples, got {samples.shape[0]}.")
+            raise InputError(f"An empirical embedding needs at least 2 samples, got {samples.shape[0]}.")
         # Vectors that are unit already stay bit for bit what they are, through any number of files.
         is_unit = (samples.norm(dim=-1, keepdim=True) - 1).abs() < 1e-6
         self._parameters["samples"] = torch.where(is_unit, samples, normalize(samples, dim=-1))
 
     @property
     def samples(self) -> Tensor:
+        """Unit samples, (s, n, D)."""
         return self._parameters["samples"]
 
     @property
@@ -40,6 +42,7 @@ class EmpiricalEmbedding(Embedding):
 
     @property
     def dim(self) -> int:
+        """D, the dimension of the embedding space."""
         return self.samples.shape[-1]
 
     @property
@@ -53,8 +56,6 @@ class EmpiricalEmbedding(Embedding):
         return self._once("uncertainty", self._inverse_concentration)
 
     def _inverse_concentration(self) -> Tensor:
-        from doubtless.sphere import inverse_mean_resultant_length
-
         count = self.samples.shape[0]
         # ‖mean of s unit draws‖² overestimates R² by (1 − R²)/s: subtract it.
         squared = (count * self.resultant.double().square() - 1) / (count - 1)
@@ -64,7 +65,7 @@ class EmpiricalEmbedding(Embedding):
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
         """Each stored sample ⌊n/s⌋ or ⌈n/s⌉ times, in random order; n = s gives each once."""
         if raw:
-            raise InputError("an empirical embedding keeps unit samples only; ask without raw.")
+            raise InputError("An empirical embedding keeps unit samples only; ask without raw.")
         count = self.samples.shape[0]
         rounds = [
             torch.randperm(count, generator=generator, device=generator.device if generator else "cpu")

@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 
 from doubtless.embedding.base import Embedding, check_matrix
 from doubtless.errors import InputError
+from doubtless.sphere import projected_gaussian_mean
 
 
 class GaussianEmbedding(Embedding):
@@ -29,7 +30,7 @@ class GaussianEmbedding(Embedding):
 
     @property
     def variance(self) -> Tensor:
-        """(n, D), also where one number an item was given."""
+        """(n, D), also where one number per item was given."""
         return self._parameters["variance"].expand_as(self.location)
 
     @property
@@ -45,28 +46,29 @@ class GaussianEmbedding(Embedding):
     @property
     def resultant(self) -> Tensor:
         """‖E z/‖z‖‖, exact."""
-        from doubtless.sphere import projected_gaussian_mean
-
         return self._once(
             "resultant", lambda: projected_gaussian_mean(self.location, self.variance).norm(dim=-1)
         )
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
+        """n draws (n, items, D), independent between items: unit vectors, or with `raw` in the space itself."""
         return draw_gaussian(self.location, self.variance, n, generator=generator, raw=raw)
 
     def expected_squared_distance(self, other: Embedding) -> Tensor:
+        """E‖z − w‖² in the raw space, row by row, (n,)."""
         self._must_be_comparable(other)
         assert isinstance(other, GaussianEmbedding)
         if len(self) != len(other):
-            raise InputError(f"row by row needs equal lengths, got {len(self)} and {len(other)} items.")
+            raise InputError(f"Row by row needs equal lengths, got {len(self)} and {len(other)} items.")
         return (self.location - other.location).square().sum(-1) + self.total_variance + other.total_variance
 
     def pairwise_expected_squared_distance(self, other: Embedding) -> Tensor:
+        """E‖z − w‖² in the raw space of every pair, (n, m)."""
         self._must_be_comparable(other)
         assert isinstance(other, GaussianEmbedding)
-        own = self.location.square().sum(-1) + self.total_variance  # (n,)
+        squared = self.location.square().sum(-1) + self.total_variance  # (n,) E‖z‖²
         others = other.location.square().sum(-1) + other.total_variance  # (m,)
-        return (own[:, None] + others - 2 * self.location @ other.location.T).clamp_min(0)
+        return (squared[:, None] + others - 2 * self.location @ other.location.T).clamp_min(0)
 
 
 def check_gaussian(location: Tensor, variance: Tensor) -> None:
@@ -74,9 +76,11 @@ def check_gaussian(location: Tensor, variance: Tensor) -> None:
     check_matrix("location", location)
     n, dim = location.shape
     if tuple(variance.shape) not in {(n, 1), (n, dim)}:
-        raise InputError(f"variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}.")
+        raise InputError(
+            f"The variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}."
+        )
     if bool((variance < 0).any()):
-        raise InputError(f"variance must not be negative, got {float(variance.min()):.3g}.")
+        raise InputError(f"The variance must not be negative, got {float(variance.min()):.3g}.")
 
 
 def draw_gaussian(

@@ -23,11 +23,14 @@ class PointEmbedding(Embedding):
 
     @property
     def uncertainty(self) -> None:
+        """None: a point has no doubt."""
         return None
 
     @property
     def resultant(self) -> Tensor:
+        """1 of every item, (n,)."""
         return torch.ones(len(self), dtype=self.dtype, device=self.device)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
+        """The points themselves n times, (n, items, D); nothing is drawn."""
         return (self.location if raw else self.direction).expand(n, -1, -1)

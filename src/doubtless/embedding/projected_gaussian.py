@@ -44,7 +44,7 @@ class ProjectedGaussianEmbedding(Embedding):
 
     @property
     def variance(self) -> Tensor:
-        """Of z, (n, D), also where one number an item was given."""
+        """Of z, (n, D), also where one number per item was given."""
         return self._parameters["variance"].expand_as(self.location)
 
     @property

@@ -28,7 +28,7 @@ class StoredEmbedding:
     ids: list[str] | None = None
     labels: Tensor | None = None
     uncertainty: Tensor | None = None
-    """Only from outside: a number an item that some other method made (its family knows nothing of it)."""
+    """Only from outside: one number per item that some other method made (its family knows nothing of it)."""
 
 
 def save_embedding(
@@ -38,7 +38,9 @@ def save_embedding(
     tensors = {name: value.detach().cpu().contiguous() for name, value in embedding.parameters.items()}
     for name, values in (("ids", ids), ("labels", labels)):
         if values is not None and len(values) != len(embedding):
-            raise InputError(f"{name} must have one entry an item, got {len(values)} for {len(embedding)}.")
+            raise InputError(
+                f"The {name} must have one entry per item, got {len(values)} for {len(embedding)}."
+            )
     if labels is not None:
         tensors["labels"] = labels.detach().cpu().long()
     if ids is not None:
@@ -64,10 +66,10 @@ def _read_safetensors(path: Path) -> StoredEmbedding:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is no readable safetensors file: {error}.") from error
+        raise InputError(f"The file {path} is no readable safetensors file: {error}.") from error
     if int(metadata.get("schema", SCHEMA)) > SCHEMA:
         raise InputError(
-            f"{path} was written by a newer doubtless (schema {metadata['schema']}); update to read it."
+            f"The file {path} was written by a newer doubtless (schema {metadata['schema']}); update to read it."
         )
     labels, ids = tensors.pop("labels", None), tensors.pop("ids", None)
     uncertainty = tensors.pop("uncertainty", None)
@@ -85,7 +87,7 @@ def _read_npz(path: Path) -> StoredEmbedding:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is no readable .npz file: {error}.") from error
+        raise InputError(f"The file {path} is no readable .npz file: {error}.") from error
     tensors = {
         name: torch.from_numpy(np.ascontiguousarray(arrays[name], dtype=np.float32))
         for name in ("location", "variance", "concentration", "samples", "uncertainty")
@@ -111,8 +113,12 @@ def _family_of(tensors: dict[str, Tensor]) -> str:
 
 def _build(path: Path, family: str, tensors: dict[str, Tensor]) -> Embedding:
     if family not in FAMILIES:
-        raise InputError(f"{path} holds family {family!r}; this version knows {', '.join(sorted(FAMILIES))}.")
+        raise InputError(
+            f"The file {path} holds family {family!r}; this version knows {', '.join(sorted(FAMILIES))}."
+        )
     needed = set(FAMILIES[family].item_axes)
     if missing := needed - set(tensors):
-        raise InputError(f"{path} lacks {', '.join(sorted(missing))}, which a {family} embedding needs.")
+        raise InputError(
+            f"The file {path} lacks {', '.join(sorted(missing))}, which a {family} embedding needs."
+        )
     return FAMILIES[family]({name: tensors[name] for name in FAMILIES[family].item_axes})

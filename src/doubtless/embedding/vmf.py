@@ -10,6 +10,7 @@ from torch import Tensor
 
 from doubtless.embedding.base import Embedding, check_matrix
 from doubtless.errors import InputError
+from doubtless.sphere import VonMisesFisher, expected_likelihood, mean_resultant_length
 
 ROWS = 2**22  # pairs whose likelihood is worked out at a time
 
@@ -33,16 +34,16 @@ class VonMisesFisherEmbedding(Embedding):
         location, concentration = parameters["location"], parameters["concentration"]
         check_matrix("location", location)
         if location.shape[1] < 2:
-            raise InputError("a von Mises-Fisher embedding needs at least 2 dimensions, got 1.")
+            raise InputError("A von Mises-Fisher embedding needs at least 2 dimensions, got 1.")
         if concentration.shape != location.shape[:1]:
             raise InputError(
-                f"concentration must have shape ({len(location)},), got {tuple(concentration.shape)}."
+                f"The concentration must have shape ({len(location)},), got {tuple(concentration.shape)}."
             )
         if bool((concentration < 0).any()):
-            raise InputError(f"concentration must not be negative, got {float(concentration.min()):.3g}.")
+            raise InputError(f"The concentration must not be negative, got {float(concentration.min()):.3g}.")
         if bool(((concentration > 0) & ~location.any(1)).any()):
             raise InputError(
-                "a location of length 0 has no direction to be concentrated around; its concentration must be 0."
+                "A location of length 0 has no direction to be concentrated around; its concentration must be 0."
             )
 
     @property
@@ -58,15 +59,12 @@ class VonMisesFisherEmbedding(Embedding):
     @property
     def resultant(self) -> Tensor:
         """R = A_D(κ), (n,)."""
-        from doubtless.sphere import mean_resultant_length
-
         return self._once("resultant", lambda: mean_resultant_length(self.dim, self.concentration))
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
-        from doubtless.sphere import VonMisesFisher
-
+        """n unit vectors (n, items, D), independent between items."""
         if raw:
-            raise InputError("a von Mises-Fisher embedding lives on the sphere: it has unit samples only.")
+            raise InputError("A von Mises-Fisher embedding lives on the sphere: it has unit samples only.")
         somewhere = torch.zeros_like(self.location)
         somewhere[:, 0] = 1  # without a direction κ is 0, and any is right
         direction = torch.where(self.location.any(1, keepdim=True), self.direction, somewhere)
@@ -84,11 +82,9 @@ def pairwise_expected_likelihood(queries: Embedding, gallery: Embedding) -> Tens
     >>> pairwise_expected_likelihood(image, image).argmax(1)
     tensor([0, 1, 2])
     """
-    from doubtless.sphere import VonMisesFisher, expected_likelihood
-
     for name, embedding in (("queries", queries), ("gallery", gallery)):
         if not isinstance(embedding, VonMisesFisherEmbedding):
-            raise InputError(f"expected likelihoods need vmf embeddings; {name} are {embedding.family}.")
+            raise InputError(f"Expected likelihoods need vmf embeddings; {name} are {embedding.family}.")
     queries._must_be_comparable(gallery)
 
     def distribution(embedding: Embedding) -> VonMisesFisher:

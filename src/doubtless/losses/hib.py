@@ -38,7 +38,8 @@ def soft_contrastive_loss(
     """
     if samples.dim() != 3 or samples.shape[1] != len(labels):
         raise InputError(
-            f"samples must have shape (K, {len(labels)}, D) for {len(labels)} labels, got {tuple(samples.shape)}."
+            f"The samples must have shape (K, {len(labels)}, D) for {len(labels)} labels, "
+            f"got {tuple(samples.shape)}."
         )
     count, batch, dim = samples.shape
     distance = _distances(samples.reshape(count * batch, dim)).view(count, batch, count, batch)

@@ -36,9 +36,9 @@ def neighbor_loss_per_image(embeddings: Tensor, labels: Tensor, *, temperature: 
     rows = max(1, SCORES_AT_A_TIME // max(1, len(unit)))
     parts = []
     for start in range(0, len(unit), rows):
-        own = torch.arange(start, min(start + rows, len(unit)), device=unit.device)
-        score = (unit[own] @ unit.T / temperature).scatter(1, own[:, None], -torch.inf)  # (rows, n)
-        same = labels[own, None] == labels[None, :]
+        block = torch.arange(start, min(start + rows, len(unit)), device=unit.device)
+        score = (unit[block] @ unit.T / temperature).scatter(1, block[:, None], -torch.inf)  # (rows, n)
+        same = labels[block, None] == labels[None, :]
         right = score.masked_fill(~same, -torch.inf).logsumexp(1)
         wrong = score.masked_fill(same, -torch.inf).logsumexp(1)
         loss = softplus(wrong - right)  # log((right + wrong)/right), exact where it is small
@@ -50,8 +50,8 @@ def ranking_loss(predicted: Tensor, target: Tensor) -> Tensor:
     """Mean over pairs with different targets of log(1 + exp(−(p_i − p_j))), i the one with the larger target.
 
     Smooth, so a pair that is ranked right by little still counts: each pair is a logistic regression on "which
-    loss is larger" (RankNet, Burges et al. 2005). The margin loss of Yoo and Kweon has the same aim and measured
-    the same here, with one more number to choose. Targets that are NaN take no part.
+    loss is larger" (RankNet, Burges et al. 2005). The margin loss of Yoo and Kweon has the same aim, with one more
+    number to choose. Targets that are NaN take no part.
 
     predicted and target (n,). 0 where no two targets differ.
 
@@ -60,7 +60,7 @@ def ranking_loss(predicted: Tensor, target: Tensor) -> Tensor:
     """
     if predicted.dim() != 1 or predicted.shape != target.shape:
         raise InputError(
-            "predicted and target must be one number an image each, got shapes "
+            "The predicted and target losses must be one number per image each, got shapes "
             f"{tuple(predicted.shape)} and {tuple(target.shape)}."
         )
     larger = target[:, None] > target[None, :]  # (n, n), each unordered pair once; False with NaN

@@ -31,7 +31,7 @@ def mutual_likelihood_score(mean_a: Tensor, variance_a: Tensor, mean_b: Tensor, 
     """
     _check(mean_a, variance_a, mean_b, variance_b)
     if len(mean_a) != len(mean_b):
-        raise InputError(f"row by row needs equal lengths, got {len(mean_a)} and {len(mean_b)} items.")
+        raise InputError(f"Row by row needs equal lengths, got {len(mean_a)} and {len(mean_b)} items.")
     return _score(mean_a, variance_a, mean_b, variance_b)
 
 
@@ -53,13 +53,13 @@ def pairwise_mutual_likelihood_score(
     )
     bands = []
     for start in range(0, n, rows):
-        own = (mean_a[start : start + rows, None], variance_a[start : start + rows, None])
+        band = (mean_a[start : start + rows, None], variance_a[start : start + rows, None])
         blocks = []
         for first in range(0, m, columns):
-            block = (*own, mean_b[None, first : first + columns], variance_b[None, first : first + columns])
+            block = (*band, mean_b[None, first : first + columns], variance_b[None, first : first + columns])
             scores = checkpoint(_score, *block, use_reentrant=False) if needs_gradient else _score(*block)
             blocks.append(scores)  # (rows, columns)
-        bands.append(torch.cat(blocks, dim=1) if blocks else mean_a.new_zeros(len(own[0]), 0))
+        bands.append(torch.cat(blocks, dim=1) if blocks else mean_a.new_zeros(len(band[0]), 0))
     return torch.cat(bands) if bands else mean_a.new_zeros(0, m)
 
 
@@ -74,11 +74,11 @@ def _score(mean_a: Tensor, variance_a: Tensor, mean_b: Tensor, variance_b: Tenso
 def _check(mean_a: Tensor, variance_a: Tensor, mean_b: Tensor, variance_b: Tensor) -> None:
     for name, mean, variance in (("a", mean_a, variance_a), ("b", mean_b, variance_b)):
         if mean.dim() != 2 or mean.shape[1] == 0:
-            raise InputError(f"mean_{name} must have shape (n, D), got {tuple(mean.shape)}.")
+            raise InputError(f"The mean_{name} must have shape (n, D), got {tuple(mean.shape)}.")
         n, dim = mean.shape
         if tuple(variance.shape) not in {(n, 1), (n, dim)}:
             raise InputError(
-                f"variance_{name} must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}."
+                f"The variance_{name} must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}."
             )
     if mean_a.shape[1] != mean_b.shape[1]:
-        raise InputError(f"scores need equal dimensions, got {mean_a.shape[1]} and {mean_b.shape[1]}.")
+        raise InputError(f"Scores need equal dimensions, got {mean_a.shape[1]} and {mean_b.shape[1]}.")

@@ -8,6 +8,7 @@ from torch import Tensor
 def mean_over(values: Tensor, mask: Tensor) -> Tensor:
     """Mean of the values under the mask, 0 where it is empty.
 
+    >>> import torch
     >>> mean_over(torch.tensor([1.0, 3.0, 9.0]), torch.tensor([True, True, False]))
     tensor(2.)
     """

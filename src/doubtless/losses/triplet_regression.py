@@ -16,6 +16,7 @@ def triplet_regression_loss(violation: Tensor, anchor: Tensor, positive: Tensor,
 
     Below 0 without end where L is 0 and σ² shrinks, so it is meant for triplets that violate the margin.
 
+    >>> import torch
     >>> zero = torch.zeros(1)
     >>> triplet_regression_loss(torch.ones(1), zero, zero, zero)
     tensor([0.5000])
@@ -37,6 +38,7 @@ def batch_triplet_regression_loss(
 
     points (batch, D), log_variance (batch,), labels (batch,); mining as in `batch_triplet_loss`.
 
+    >>> import torch
     >>> batch_triplet_regression_loss(torch.eye(4), torch.zeros(4), torch.tensor([0, 0, 1, 1]), margin=0.2)
     tensor(0.1000)
     """

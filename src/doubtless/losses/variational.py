@@ -47,7 +47,7 @@ def reconstruction_loss(decoded: Tensor, target: Tensor) -> Tensor:
     """
     if decoded.dim() != 3 or decoded.shape[1:] != target.shape:
         raise InputError(
-            f"decoded must have shape (T, {', '.join(map(str, target.shape))}) for a target of shape "
+            f"The decoded features must have shape (T, {', '.join(map(str, target.shape))}) for a target of shape "
             f"{tuple(target.shape)}, got {tuple(decoded.shape)}."
         )
     return (decoded - target).square().sum(-1).mean()

@@ -5,7 +5,7 @@ float32; equal scores go by position in the gallery. That makes the answer one t
 the chunk or the library that found it: identical gallery rows tie exactly.
 
 On a GPU chunks of all scores are computed in float64 and cut to the first k. On a CPU FAISS proposes a few
-more than k in float32 (a third faster than chunks of torch at 60,000 × 128), the proposals are scored again,
+more than k in float32, which is faster than chunks of torch, the proposals are scored again,
 and the few queries whose k-th place FAISS could not settle are searched densely.
 """
 
@@ -22,9 +22,7 @@ from doubtless.errors import InputError
 SHALLOW = 64  # up to this depth FAISS proposes; deeper, all scores are sorted out at once
 SPARE = 6  # proposals of FAISS beyond k: ties and rounding at the border of k are settled among these
 DENSE_SCORES = {"cpu": 2**22, "cuda": 2**27}  # scores in memory at a time, about 30 bytes each
-PROPOSED = (
-    2**28
-)  # pairs FAISS sees at a time; below some 60 million it falls back to a loop five times slower
+PROPOSED = 2**28  # pairs FAISS sees at a time; with few it falls back to a slower loop
 RESCORED = 2**22  # numbers gathered at a time to score proposals again
 LOW_WORD = 0xFFFFFFFF
 
@@ -115,7 +113,7 @@ def check_depth(queries: Tensor, gallery: Tensor, *, k: int, exclude: Tensor | N
     """Refuses shapes that do not fit and a k that the gallery cannot serve."""
     if queries.dim() != 2 or gallery.dim() != 2 or queries.shape[1] != gallery.shape[1]:
         raise InputError(
-            "neighbours need queries (n, D) and a gallery (m, D) of one dimension, got "
+            "Neighbours need queries (n, D) and a gallery (m, D) of one dimension, got "
             f"{tuple(queries.shape)} and {tuple(gallery.shape)}."
         )
     _check_k(k, len(gallery) - (exclude is not None), without_itself=exclude is not None)
@@ -123,11 +121,11 @@ def check_depth(queries: Tensor, gallery: Tensor, *, k: int, exclude: Tensor | N
 
 def _check_k(k: int, available: int, *, without_itself: bool) -> None:
     if k < 1:
-        raise InputError(f"k must be at least 1, got {k}.")
+        raise InputError(f"The number of neighbours k must be at least 1, got {k}.")
     if k > available:
         without = " without the query itself" if without_itself else ""
         raise InputError(
-            f"k = {k} is larger than the gallery, which has {available} items{without}; "
+            f"The number of neighbours k = {k} is larger than the gallery, which has {available} items{without}; "
             f"accepted: 1 to {available}."
         )
 
@@ -141,10 +139,10 @@ def _proposed(queries: Tensor, gallery: Tensor, k: int, exclude: Tensor | None) 
     index = torch.empty_like(score, dtype=torch.long)
     bound = queries.new_empty(len(queries))  # nothing that was not proposed can score above
     for rows in _even_chunks(len(queries), PROPOSED // len(gallery)):
-        found, proposal = faiss.knn(
+        proposed, proposal = faiss.knn(
             queries[rows].numpy(), gallery.numpy(), count, metric=faiss.METRIC_INNER_PRODUCT
         )
-        bound[rows] = torch.from_numpy(found)[:, -1]
+        bound[rows] = torch.from_numpy(proposed)[:, -1]
         for place in torch.arange(len(rows)).split(max(1, RESCORED // (count * queries.shape[1]))):
             candidates = torch.from_numpy(proposal)[place]  # (c, count)
             without = None if exclude is None else exclude[rows[place]]
@@ -213,7 +211,7 @@ def _first(score: Tensor, columns: Tensor, k: int) -> Neighbors:
 
 
 def _pack(score: Tensor, index: Tensor) -> Tensor:
-    """One integer a pair that sorts by score, then by falling index: no two are equal, so no tie is left."""
+    """One integer per pair that sorts by score, then by falling index: no two are equal, so no tie is left."""
     bits = (score + 0.0).view(torch.int32)  # + 0.0 makes −0 and 0 one number
     rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()  # integers in the order of the floats
     return (rising << 32) + (LOW_WORD - index)

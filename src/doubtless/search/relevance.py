@@ -32,18 +32,20 @@ class Positions:
     def __post_init__(self) -> None:
         shape = tuple(self.metres.shape)
         if len(shape) != 2 or shape[1] != 2 or not bool(torch.isfinite(self.metres).all()):
-            raise InputError(f"positions must be finite metres of shape (n, 2), got shape {shape}.")
+            raise InputError(f"Positions must be finite metres of shape (n, 2), got shape {shape}.")
         if not self.radius > 0:
-            raise InputError(f"the radius within which items are right must be above 0 m, got {self.radius}.")
+            raise InputError(f"The radius within which items are right must be above 0 m, got {self.radius}.")
 
     def __len__(self) -> int:
         return len(self.metres)
 
     @property
     def device(self) -> torch.device:
+        """Where the positions lie."""
         return self.metres.device
 
     def to(self, device: torch.device | str) -> Positions:
+        """The same positions on another device."""
         return Positions(self.metres.to(device), self.radius)
 
 
@@ -61,8 +63,8 @@ def is_right(truth: Truth, gallery: Truth, *, rows: Tensor, found: Tensor) -> Te
     shape = (-1, *[1] * (found.dim() - 1))
     if isinstance(truth, Positions):
         assert isinstance(gallery, Positions)
-        asked = truth.metres[rows].view(*shape, 2)
-        return within(gallery.metres[found], asked, radius=truth.radius)
+        queries = truth.metres[rows].view(*shape, 2)
+        return within(gallery.metres[found], queries, radius=truth.radius)
     assert isinstance(gallery, Tensor)
     return gallery[found] == truth[rows].view(shape)
 
@@ -84,8 +86,8 @@ def count_positives(labels: Tensor, gallery_labels: Tensor, *, leave_one_out: bo
     """
     known, counts = gallery_labels.unique(return_counts=True)
     place = torch.searchsorted(known, labels.contiguous()).clamp_max(len(known) - 1)
-    found = torch.where(known[place] == labels, counts[place], 0)
-    return found - 1 if leave_one_out else found
+    positives = torch.where(known[place] == labels, counts[place], 0)
+    return positives - 1 if leave_one_out else positives
 
 
 def _count_within(positions: Tensor, gallery: Tensor, radius: float) -> Tensor:
@@ -95,10 +97,10 @@ def _count_within(positions: Tensor, gallery: Tensor, radius: float) -> Tensor:
     order = positions[:, 0].argsort()
     counts = torch.empty(len(positions), dtype=torch.long, device=positions.device)
     for rows in order.split(CHUNK):
-        asked = positions[rows]
-        ends = torch.stack([asked[0, 0] - radius, asked[-1, 0] + radius])
+        chunk = positions[rows]
+        ends = torch.stack([chunk[0, 0] - radius, chunk[-1, 0] + radius])
         # A strip a little too wide costs nothing; `within` decides.
         low = int(torch.searchsorted(easting, ends[:1] - 1))
         high = int(torch.searchsorted(easting, ends[1:] + 1, right=True))
-        counts[rows] = within(asked[:, None], gallery[None, low:high], radius=radius).sum(1)
+        counts[rows] = within(chunk[:, None], gallery[None, low:high], radius=radius).sum(1)
     return counts

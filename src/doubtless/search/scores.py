@@ -61,8 +61,10 @@ class Search:
         """Cosines (n, k) of queries and what they found: what the free baselines look at, whatever the score."""
         if self.score == "direction":
             return found.score
-        own = queries.direction.unsqueeze(-1)  # (n, D, 1)
-        columns = [(self.gallery.direction[item].unsqueeze(1) @ own).flatten() for item in found.index.T]
+        direction = queries.direction.unsqueeze(-1)  # (n, D, 1)
+        columns = [
+            (self.gallery.direction[item].unsqueeze(1) @ direction).flatten() for item in found.index.T
+        ]
         return torch.stack(columns, dim=1).clamp(-1, 1)
 
     def _shape(self, queries: Embedding) -> tuple[int, int]:
@@ -99,8 +101,8 @@ def _pair_score(
     family = FAMILY_OF[score]
     if {queries.family, gallery.family} != {family}:
         raise InputError(
-            f"{score} is a score of {family} embeddings, got {queries.family} queries and a {gallery.family} "
-            "gallery; direction and expected-distance serve every family."
+            f"The score {score} is for {family} embeddings, got {queries.family} queries and a "
+            f"{gallery.family} gallery; direction and expected-distance serve every family."
         )
     if score == "expected-likelihood":
         from doubtless.embedding.vmf import pairwise_expected_likelihood

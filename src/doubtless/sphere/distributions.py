@@ -62,7 +62,7 @@ class VonMisesFisher(Distribution):
 
     @classmethod
     def fit(cls, samples: Tensor, *, corrected: bool = True) -> VonMisesFisher:
-        """Fits one distribution a column to unit samples (samples, ..., dim).
+        """Fits one distribution per column to unit samples (samples, ..., dim).
 
         The mean's length R̄ of n samples is biased upward, so ``corrected`` takes ``R̄² = (n R̄_n² − 1)/(n − 1)``,
         0 if negative; otherwise this is maximum likelihood.
@@ -89,6 +89,7 @@ class VonMisesFisher(Distribution):
         return cls(direction.to(samples), concentration.to(samples))
 
     def expand(self, batch_shape: Sequence[int], _instance: Distribution | None = None) -> VonMisesFisher:
+        """The same distributions in a larger batch."""
         shape = Size(batch_shape)
         direction = self.direction.expand(*shape, self.dim)
         return VonMisesFisher(direction, self.concentration.expand(shape), validate_args=False)
@@ -100,10 +101,12 @@ class VonMisesFisher(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """``E z``, (..., dim), shorter than 1."""
         return self.resultant.unsqueeze(-1) * self.direction
 
     @property
     def mode(self) -> Tensor:
+        """The direction, (..., dim), where the density is largest."""
         return self.direction
 
     @property
@@ -115,6 +118,7 @@ class VonMisesFisher(Distribution):
         return (alpha.unsqueeze(-1) + beta.unsqueeze(-1) * self.direction.square()).to(self.direction)
 
     def log_prob(self, value: Tensor) -> Tensor:
+        """The log density, (...), of unit vectors (..., dim)."""
         if self._validate_args:
             self._validate_sample(value)
         cosine = (value * self.direction).sum(-1).double()
@@ -122,6 +126,7 @@ class VonMisesFisher(Distribution):
         return (kappa * cosine + log_normalizer(self.dim, kappa)).to(self.direction.dtype)
 
     def entropy(self) -> Tensor:
+        """``−E log p(z)``, (...)."""
         kappa = self.concentration.double()
         entropy = -log_normalizer(self.dim, kappa) - kappa * mean_resultant_length(self.dim, kappa)
         return entropy.to(self.concentration.dtype)
@@ -199,18 +204,20 @@ class NonIsotropicVonMisesFisher(Distribution):
 
         with torch.enable_grad():
             optimizer.step(closure)
-        found = current()
-        return cls(found.direction.detach().to(samples), found.scale.detach().to(samples))
+        best = current()
+        return cls(best.direction.detach().to(samples), best.scale.detach().to(samples))
 
     def expand(
         self, batch_shape: Sequence[int], _instance: Distribution | None = None
     ) -> NonIsotropicVonMisesFisher:
+        """The same distributions in a larger batch."""
         shape = (*batch_shape, self.dim)
         return NonIsotropicVonMisesFisher(
             self.direction.expand(shape), self.scale.expand(shape), validate_args=False
         )
 
     def log_prob(self, value: Tensor) -> Tensor:
+        """The log density, (...), of unit vectors (..., dim)."""
         if self._validate_args:
             self._validate_sample(value)
         scaled, scaled_direction = (self.scale * value).double(), (self.scale * self.direction).double()
@@ -231,6 +238,7 @@ class NonIsotropicVonMisesFisher(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """``E z``, (..., dim), the average of 4,096 samples."""
         return self._fixed_samples().mean(0)
 
     def entropy(self) -> Tensor:
@@ -281,5 +289,5 @@ def _kl_von_mises_fisher(p: VonMisesFisher, q: VonMisesFisher) -> Tensor:
 def _kl_uniform(p: VonMisesFisher, q: HypersphericalUniform) -> Tensor:
     """``κ A(κ) + log C(κ) − log C(0)``."""
     kappa = p.concentration.double()
-    own = kappa * mean_resultant_length(p.dim, kappa) + log_normalizer(p.dim, kappa)
-    return (own - log_normalizer(p.dim, torch.zeros_like(kappa))).to(p.direction.dtype)
+    negative_entropy = kappa * mean_resultant_length(p.dim, kappa) + log_normalizer(p.dim, kappa)
+    return (negative_entropy - log_normalizer(p.dim, torch.zeros_like(kappa))).to(p.direction.dtype)

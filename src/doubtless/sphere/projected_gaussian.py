@@ -112,7 +112,7 @@ def unit_moments(location: Tensor, variance: Tensor) -> UnitMoments:
 def debiased_resultant(length: Tensor, n: int) -> Tensor:
     """R from the length of the mean of n unit draws, whose square is too large by (1 − R²)/n on average."""
     if n < 2:
-        raise InputError(f"the bias of one draw cannot be removed; n must be at least 2, got {n}.")
+        raise InputError(f"The bias of one draw cannot be removed; n must be at least 2, got {n}.")
     return ((n * length.square() - 1) / (n - 1)).clamp_min(0).sqrt()
 
 
@@ -120,7 +120,9 @@ def _chunks(location: Tensor, variance: Tensor, nodes: int) -> list[tuple[Tensor
     """Rows of both, (rows, D) each, as many at a time as are worked on."""
     n, dim = location.shape
     if tuple(variance.shape) not in {(n, 1), (n, dim)}:
-        raise InputError(f"variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}.")
+        raise InputError(
+            f"The variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}."
+        )
     numbers = CHUNK.get(location.device.type, CHUNK["cpu"])
     rows = max(1, numbers // (max(1, nodes) * dim))
     return list(zip(location.split(rows), variance.expand(n, dim).split(rows), strict=True))
@@ -208,9 +210,9 @@ def _refuse_invalid(extremes: Sequence[float]) -> None:
     lowest, highest, least, most = extremes
     for name, low, high in (("location", lowest, highest), ("variance", least, most)):
         if not (low > -math.inf and high < math.inf):  # a NaN is neither
-            raise InputError(f"{name} has NaN or infinite entries; a mean direction needs finite ones.")
+            raise InputError(f"The {name} has NaN or infinite entries; a mean direction needs finite ones.")
     if least < 0:
-        raise InputError(f"variance must not be negative, got {least:.3g}.")
+        raise InputError(f"The variance must not be negative, got {least:.3g}.")
 
 
 def _doubled(location: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Work on a GPU that is recorded once and replayed: one launch in place of dozens.
 
-A chain of small kernels takes as long as the processor needs to launch them, 5 to 35 µs each. A CUDA graph launches
+A chain of small kernels takes as long as the processor needs to launch them. A CUDA graph launches
 the whole chain at once, but it always reads and writes the same addresses: inputs are copied in and outputs out.
 """
 
@@ -26,9 +26,14 @@ Recorder = Callable[[Work, Sequence[Tensor], object], Recording]
 class Replays:
     """Recordings by what was done to which kind of input; the least recently used ones are dropped.
 
-    >>> replays = Replays(CudaRecorder())
-    >>> replays(work, (x, y), name="work")                 # the first time: None, nothing has been done
-    >>> outputs, numbers = replays(work, (x, y), name="work")  # recorded now; from here on replayed
+    >>> def record(work, inputs, keep):                     # `CudaRecorder()` on a GPU
+    ...     return lambda inputs: (list(work(*inputs)[:-1]), work(*inputs)[-1].tolist())
+    >>> def work(x, y):
+    ...     return x + y, (x * y).sum().view(1)
+    >>> replays, inputs = Replays(record), (torch.ones(2), torch.ones(2))
+    >>> replays(work, inputs, name="work")                  # the first time: None, nothing has been done
+    >>> replays(work, inputs, name="work")                  # recorded now; from here on replayed
+    ([tensor([2., 2.])], [2.0])
 
     Recording takes as long as doing the work some times over, so what comes once does not pay for it. One thread
     at a time; a call ends with its numbers on the host, so that nothing is under way when the next begins.
@@ -74,7 +79,7 @@ class Replays:
             self._recordings[key] = self._record(work, inputs, keep)
         except RuntimeError as error:  # what CUDA raises, lack of memory included
             # An answer does not depend on being recorded.
-            warnings.warn(f"could not record {key}, it is done step by step: {error}", stacklevel=3)
+            warnings.warn(f"Could not record {key}, it is done step by step: {error}.", stacklevel=3)
             self._recordings[key] = None
         _shorten(self._recordings, self._size)
 
@@ -86,6 +91,7 @@ class CudaRecorder:
         self._shared: dict[torch.device, tuple[torch.cuda.Stream, Any]] = {}
 
     def __call__(self, work: Work, inputs: Sequence[Tensor], keep: object) -> CudaRecording:
+        """Runs the work once, then records it around copies of the inputs."""
         device = inputs[0].device
         if device not in self._shared:
             self._shared[device] = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
@@ -120,6 +126,7 @@ class CudaRecording:
         self._kinds = [(output.dtype, output.shape) for output in outputs]
 
     def __call__(self, inputs: Sequence[Tensor]) -> Answer:
+        """Replays the graph with these inputs; waits for its numbers."""
         torch.stack(list(inputs), out=self._inputs)
         self._graph.replay()
         copies = [block.clone() for block in self._blocks]

@@ -20,6 +20,7 @@ class _UnitVector(constraints.Constraint):
     event_dim = 1
 
     def check(self, value: Tensor) -> Tensor:
+        """Whether vectors (..., dim) have length one, (...)."""
         return (torch.linalg.vector_norm(value, dim=-1) - 1).abs() < 1e-3
 
 
@@ -53,6 +54,7 @@ class HypersphericalUniform(Distribution):
     def expand(
         self, batch_shape: Sequence[int], _instance: Distribution | None = None
     ) -> HypersphericalUniform:
+        """The same distribution in a larger batch."""
         log_density = self._log_density
         return HypersphericalUniform(
             self.dim, batch_shape, dtype=log_density.dtype, device=log_density.device
@@ -60,24 +62,29 @@ class HypersphericalUniform(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """0 in every coordinate, (..., dim)."""
         return self._log_density.new_zeros(self._extended_shape())
 
     @property
     def variance(self) -> Tensor:
+        """1/dim of every coordinate, (..., dim)."""
         return self._log_density.new_full(self._extended_shape(), 1 / self.dim)
 
     def log_prob(self, value: Tensor) -> Tensor:
+        """The log density, (...), of unit vectors (..., dim): everywhere the same."""
         if self._validate_args:
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         return self._log_density.expand(shape)
 
     def entropy(self) -> Tensor:
+        """The logarithm of the sphere's area, (...)."""
         return -self._log_density.expand(self.batch_shape)
 
     def rsample(
         self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None
     ) -> Tensor:
+        """Unit samples (*sample_shape, ..., dim)."""
         shape = self._extended_shape(Size(sample_shape))
         like = self._log_density
         return sample_uniform(shape, dtype=like.dtype, device=like.device, generator=generator)
