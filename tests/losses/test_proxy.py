@@ -231,7 +231,7 @@ def test_anchor_as_regulariser_and_alone() -> None:
     anchor = proxy_anchor_loss(normalize(embeddings, dim=1) @ normalize(plain.location, dim=1).T, labels)
     terms = both.terms(embeddings, labels)
     torch.testing.assert_close(terms.total, plain(embeddings, labels) + 0.5 * anchor)
-    torch.testing.assert_close(terms.parts["anchor_loss"], anchor)
+    torch.testing.assert_close(terms.terms["anchor_loss"], anchor)
     alone = a_loss("cosine", "point", dim=6, objective="anchor")
     torch.testing.assert_close(alone(embeddings, labels), anchor)
     assert [name for name, _ in alone.named_parameters()] == ["location"]  # nothing without a gradient

@@ -113,7 +113,7 @@ def test_distance_weighted_sampling_once_for_all_draws(tiny_config) -> None:
     """Its β is one a class, by the label: labels are those of the batch, whichever the draw."""
     method = made(tiny_config, MARGIN_DWS, mine_at="first-sample")
     losses = method.loss(a_batch())
-    assert float(losses.parts["synthesised"].detach()) > 0
+    assert float(losses.terms["synthesised"].detach()) > 0
     losses.total.backward()
     assert all(bool(torch.isfinite(value.grad).all()) for value in method.parameters())
 
@@ -178,13 +178,13 @@ def test_phases_switch_by_epoch_with_their_weights(tiny_config) -> None:
     for epoch, weights in expected.items():
         method.begin_epoch(epoch)
         losses = method.loss(a_batch())
-        logged = [float(losses.parts[f"{name}_weight"]) for name in LOSSES]
+        logged = [float(losses.terms[f"{name}_weight"]) for name in LOSSES]
         assert logged == pytest.approx(weights)
         total = sum(
-            weight * float(losses.parts[name].detach()) for name, weight in zip(LOSSES, weights, strict=True)
+            weight * float(losses.terms[name].detach()) for name, weight in zip(LOSSES, weights, strict=True)
         )
         assert float(losses.total.detach()) == pytest.approx(total, rel=1e-5)
-    assert set(losses.parts) == {*LOSSES, *(f"{name}_weight" for name in LOSSES)}
+    assert set(losses.terms) == {*LOSSES, *(f"{name}_weight" for name in LOSSES)}
 
 
 def test_reconstruction_reaches_the_encoder_in_phase_2_only(tiny_config) -> None:

@@ -91,8 +91,8 @@ def test_loss_by_hand(beta: float) -> None:
         expected = sum(sum(part) / len(part) for part in terms.values()) / 2
         own, prior = Normal(mean, deviation), Normal(torch.zeros_like(mean), torch.ones_like(mean))
         divergence = float(kl_divergence(Independent(own, 1), Independent(prior, 1)).mean())
-    assert losses.parts["match"].item() == pytest.approx(expected, rel=1e-4)
-    assert losses.parts["kl"].item() == pytest.approx(divergence, rel=1e-4)
+    assert losses.terms["match"].item() == pytest.approx(expected, rel=1e-4)
+    assert losses.terms["kl"].item() == pytest.approx(divergence, rel=1e-4)
     assert losses.total.item() == pytest.approx(expected + beta * divergence, rel=1e-4)
 
 

@@ -77,7 +77,7 @@ def test_curvature_and_loss_are_those_of_an_explicit_loop(samples: int, geometry
         total = 1 - (1 - memory) ** (step + 1)
         for buffer, value in zip(method.laplace.curvature.value(), sums, strict=True):
             torch.testing.assert_close(buffer, value / total, rtol=1e-4, atol=1e-7)
-        torch.testing.assert_close(found.parts["curvature"], sums[0].mean() / total, rtol=1e-4, atol=0)
+        torch.testing.assert_close(found.terms["curvature"], sums[0].mean() / total, rtol=1e-4, atol=0)
 
 
 def test_the_curvature_is_not_cut_off_where_negatives_weigh_more() -> None:
@@ -122,7 +122,7 @@ def test_a_step_reads_nothing_back_to_the_host() -> None:
         )
         losses.total.backward()
         assert method.head.weight.grad is not None
-        assert losses.parts["curvature"].shape == ()
+        assert losses.terms["curvature"].shape == ()
 
 
 @pytest.mark.parametrize("approximation", ["fixed", "positive", "full"])

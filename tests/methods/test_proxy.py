@@ -96,7 +96,7 @@ def test_a_step_reads_nothing_back_to_the_host() -> None:
             losses = method.loss(Batch(torch.empty(8, 1, 12, 12), labels, torch.arange(8)))
             losses.total.backward()
             assert method.head.weight.grad is not None
-            assert losses.parts["weight_long"].shape == ()
+            assert losses.terms["weight_long"].shape == ()
 
 
 def test_no_tensor_is_as_large_as_batch_times_classes_times_dim() -> None:

@@ -102,7 +102,7 @@ class ProxyTerms(NamedTuple):
 
     total: Tensor
     logits: Tensor  # (batch, classes): their softmax is the loss's own classification
-    parts: dict[str, Tensor]
+    terms: dict[str, Tensor]
 
 
 class ProxyLoss(nn.Module):
@@ -160,7 +160,7 @@ class ProxyLoss(nn.Module):
         return self.terms(embeddings, labels).total
 
     def terms(self, embeddings: Tensor, labels: Tensor) -> ProxyTerms:
-        """The loss and its parts. Nothing is read back to the host, so labels are taken as they are."""
+        """The loss and its terms. Nothing is read back to the host, so labels are taken as they are."""
         with torch.autocast(
             embeddings.device.type, enabled=False
         ):  # κ and densities: never in half precision
@@ -174,8 +174,8 @@ class ProxyLoss(nn.Module):
             if self.anchor_weight == 0:
                 return ProxyTerms(total, logits, {})
             anchor = proxy_anchor_loss(self._cosines(embeddings), labels)
-            parts = {"nca_loss": total, "anchor_loss": anchor}
-            return ProxyTerms(total + self.anchor_weight * anchor, logits, parts)
+            terms = {"nca_loss": total, "anchor_loss": anchor}
+            return ProxyTerms(total + self.anchor_weight * anchor, logits, terms)
 
     def similarities(
         self, embeddings: Tensor, *, relative: bool = False, generator: torch.Generator | None = None

@@ -32,10 +32,10 @@ METHODS: Registry[type[Method]] = Registry("method", group="doubtless.methods", 
 
 
 class Losses(NamedTuple):
-    """What is minimised, and its parts by name for the log."""
+    """What is minimised, and its terms by name for the log."""
 
     total: Tensor
-    parts: dict[str, Tensor]
+    terms: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Method(nn.Module):
         """Whether within an epoch every call of `loss` does the same work, whatever is in the batch.
 
         No shape that depends on the data, no decision of the host, no Python counter, no waiting for the device.
-        On a GPU such steps are recorded once an epoch and replayed: see `doubtless.training.accelerate`.
+        On a GPU such steps are recorded once per epoch and replayed: see `doubtless.training.accelerate`.
         """
         return False
 

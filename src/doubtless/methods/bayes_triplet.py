@@ -24,7 +24,7 @@ from doubtless.methods.base import DataSpec, Losses
 from doubtless.methods.triplet_family import TripletFamily
 from doubtless.methods.tuple_mining import MiningOptions, split_tuples, triplets_of
 
-MARGIN = 0.02  # on fashion-sample .001 to .02 is better than .1, and .1 than .3
+MARGIN = 0.02  # larger ones are worse: docs/methods.md
 
 
 class BayesOptions(Section):

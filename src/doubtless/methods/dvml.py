@@ -32,7 +32,7 @@ from doubtless.losses.variational import (
 from doubtless.methods.base import DataSpec, Losses, Subset
 from doubtless.methods.deterministic import Deterministic
 
-COLLAPSED = 1e-3  # nats an image, mean over an epoch
+COLLAPSED = 1e-3  # nats per image, mean over an epoch
 LOSSES = ("kl", "reconstruction", "synthesised", "metric")
 
 

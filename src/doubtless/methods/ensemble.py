@@ -41,7 +41,7 @@ class Ensemble(Method):
     """Members are runs of their own in `members/0`, `members/1`, … below the ensemble's run.
 
     They are loaded when first needed, always in evaluation mode, and are no part of the ensemble's state: that
-    holds one orthogonal map a member, found on training images, and a fingerprint of the weights it belongs
+    holds one orthogonal map per member, found on training images, and a fingerprint of the weights it belongs
     to. Its features are the members' unit embeddings side by side and what the first member had before its
     head, (n, members · D + F).
 
@@ -116,9 +116,8 @@ class Ensemble(Method):
     def novelty_features(self, features: Tensor) -> Tensor:
         """Embeddings and the first member's features, of one length each.
 
-        Embeddings alone have forgotten most of what tells a stranger, features alone say less of errors:
-        around an ensemble of fashion-sample the doubt has an OOD AUROC of .936 with the former, .958 with
-        the latter, .964 with both, and an error AUROC of .909, .892 and .907.
+        Embeddings alone have forgotten most of what tells an out-of-distribution image, features alone say less of
+        errors; docs/doubt.md has the numbers.
         """
         width = self._embedded_width
         return torch.cat([normalize(features[:, :width]), normalize(features[:, width:])], dim=1)

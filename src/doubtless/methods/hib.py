@@ -28,7 +28,7 @@ class HibOptions(Section):
     """The section `hib` of a configuration."""
 
     samples: int = Field(default=8, ge=1)
-    """K: draws of every embedding a step; all K² pairs of two images are compared."""
+    """K: draws of every embedding per step; all K² pairs of two images are compared."""
     beta: float = Field(default=1e-4, ge=0)
     """The weight of the divergence from N(0, I)."""
     match_lr: float = Field(default=10.0, gt=0)

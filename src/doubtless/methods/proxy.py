@@ -1,4 +1,4 @@
-"""Probabilistic proxies: one learned distribution a class, images as von Mises-Fisher distributions.
+"""Probabilistic proxies: one learned distribution per class, images as von Mises-Fisher distributions.
 
 Kirchhof, Roth, Akata, Kasneci 2022, "A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning".
 EL-nivMF is ``proxy: {similarity: elk, family: nivmf}``, EL-vMF ``{similarity: elk, family: vmf}``, ProxyNCA++
@@ -34,7 +34,7 @@ class ProxyOptions(Section):
     """What compares an image with a class: elk (expected likelihood), bhattacharyya, kl, log-likelihood; cosine and
     l2 of points."""
     family: Family = "nivmf"
-    """What a class is: vmf, nivmf (one concentration a dimension), point."""
+    """What a class is: vmf, nivmf (one concentration per dimension), point."""
     loss: ProxyObjective = "nca++"
     """ProxyNCA++ with a learned temperature, or ProxyAnchor alone (similarity cosine)."""
     anchor_weight: float = Field(default=0.0, ge=0)
@@ -60,7 +60,7 @@ class ProxyOptions(Section):
 
 
 class Proxy(Method):
-    """Encoder, linear head, one proxy a class; the loss sees the images of all ranks."""
+    """Encoder, linear head, one proxy per class; the loss sees the images of all ranks."""
 
     name: ClassVar[str] = "proxy"
     summary: ClassVar[str] = "von Mises-Fisher images and class proxies (EL-nivMF and its relatives)"
@@ -79,8 +79,8 @@ class Proxy(Method):
         check_labels(train.labels, self.spec.classes)
         if self.options.warm_start:
             with torch.no_grad():
-                parts = [self.head(rows) for rows in train.features().split(1024)]
-            self.proxy_loss.start_at(torch.cat(parts), train.labels)
+                embedded = [self.head(rows) for rows in train.features().split(1024)]
+            self.proxy_loss.start_at(torch.cat(embedded), train.labels)
 
     def loss(self, batch: Batch) -> Losses:
         embeddings = gather(self.head(self.features(batch.inputs)))  # (global batch, D)
@@ -91,7 +91,7 @@ class Proxy(Method):
                 (gradient,) = torch.autograd.grad(found.total, embeddings, retain_graph=True)
                 self._roles = roles_of_the_norm(embeddings, gradient, found.logits, labels)
             self._steps += 1
-        return Losses(found.total, {**found.parts, **self._roles})
+        return Losses(found.total, {**found.terms, **self._roles})
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
         location = self.head(features)

@@ -1,13 +1,12 @@
-"""What of a device a training uses without being asked: half precision, where it pays.
+"""What of a device a training uses without being asked: half precision where it pays, and recorded steps.
 
-More of it lies elsewhere: the channels-last layout in `doubtless.models.encoder`, recorded steps in
-`doubtless.training.accelerate`, augmentation in `doubtless.data.device_augmentation`.
+More of it lies elsewhere: the channels-last layout in `doubtless.models.encoder`, augmentation in
+`doubtless.data.device_augmentation`. What each is worth is in docs/gpu.md.
 
-A training step as one CUDA graph: recorded once an epoch, then replayed with a single launch a step.
-
-A small network's step is some hundred kernels of a few microseconds each, and Python launches them more slowly than
-an H200 runs them: conv-fashion at batch 256 takes 3.3 ms a step launched one by one, 1.0 ms replayed. What is
-recorded is everything from the images to the optimiser's update, so a replay waits for nothing.
+`GraphedStep` is a training step as one CUDA graph: recorded once per epoch, then replayed with a single launch per
+step. A small network's step is many kernels of a few microseconds each, and Python launches them more slowly than a
+fast device runs them. What is recorded is everything from the images to the optimiser's update, so a replay waits
+for nothing.
 
 A recording repeats the kernels with the numbers Python passed to them. So a step may be recorded only if it does
 the same work whatever is in its batch (`Method.repeats_its_step`), and it is recorded anew for every epoch, when
@@ -35,9 +34,9 @@ def precision_of(config: Config, device: torch.device) -> Precision:
     Losses, heads' distances and curvatures are computed in 32 bits either way, and so is every embedding of a
     trained network. Those of LAM (`SMALL`) gain little: they wait for memory and for launches.
     """
-    asked = config.training.precision
-    if asked != "auto":
-        return asked
+    configured = config.training.precision
+    if configured != "auto":
+        return configured
     fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if fast and not _is_small(config) and not config.model.freeze else "32"
 
@@ -55,9 +54,9 @@ class GraphedStep:
 
     `step(batch)` sets gradients to None, computes loss and gradient and updates the weights, all on the device.
 
-    >>> step = GraphedStep(take_a_step)
-    >>> step.new_epoch()
-    >>> for batch in batches:
+    >>> step = GraphedStep(take_a_step)                                  # doctest: +SKIP
+    >>> step.new_epoch()                                                 # doctest: +SKIP
+    >>> for batch in batches:                                            # doctest: +SKIP
     ...     step(batch)
     """
 

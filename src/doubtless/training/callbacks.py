@@ -48,7 +48,7 @@ Item = TypeVar("Item")
 
 
 class EpochDisplay(Callback):
-    """A bar for the whole training on a terminal; elsewhere one plain line an epoch."""
+    """A bar for the whole training on a terminal; elsewhere one plain line per epoch."""
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs

@@ -114,8 +114,8 @@ class TupleBatches:
         points = embed_images(self.method, part, progress=self._named_progress()).direction
         if world_size() == 1:
             return points
-        parts: Any = gather_objects(points.cpu())
-        return torch.cat(parts).to(points.device)
+        shares: Any = gather_objects(points.cpu())
+        return torch.cat(shares).to(points.device)
 
     def _named_progress(self) -> Progress | None:
         inner = self.progress

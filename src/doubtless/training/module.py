@@ -115,7 +115,7 @@ class TrainingModule(LightningModule):
 
     def _loss(self, batch: Batch) -> Tensor:
         losses: Losses = self.method.loss(batch)
-        for name, value in {"loss": losses.total, **losses.parts}.items():  # sums stay on the device
+        for name, value in {"loss": losses.total, **losses.terms}.items():  # sums stay on the device
             if name not in self._sums:
                 self._sums[name] = torch.zeros((), device=value.device)
             self._sums[name] += value.detach()
@@ -158,9 +158,9 @@ class TrainingModule(LightningModule):
         share = torch.arange(rank() * count // world_size(), (rank() + 1) * count // world_size())
         own = ImageSet(self.validation.source, self.validation.index[share], self.validation.preparation)
         embedding = embed_images(self.method, own).to("cpu" if world_size() > 1 else self.device)
-        parts: Any = gather_objects((embedding.family, embedding.parameters)) if world_size() > 1 else None
-        if parts is not None:
-            embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in parts])
+        shares: Any = gather_objects((embedding.family, embedding.parameters)) if world_size() > 1 else None
+        if shares is not None:
+            embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in shares])
         labels = self.validation.labels.to(embedding.device)
         if self.options.monitor != "error_auroc":
             return validation_scores(embedding.direction, labels, places=self.validation.places)
@@ -204,7 +204,7 @@ class TrainingModule(LightningModule):
 
 
 def as_csv(rows: list[dict[str, float]]) -> str:
-    """One line an epoch, one column for everything any row has."""
+    """One line per epoch, one column for everything any row has."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
