@@ -39,7 +39,7 @@ def online_products(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def ours() -> Callable[[], dict[str, float]]:
-    """All metrics of METRICS.md but NMI, F1 and intervals, 10,000 OOD items among them."""
+    """All metrics of `doubtless.metrics` but NMI, F1 and intervals, 10,000 OOD items among them."""
     from doubtless.embedding import Embedding
     from doubtless.evaluation import EvaluationOptions, evaluate
 

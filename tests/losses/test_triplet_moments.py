@@ -97,7 +97,7 @@ def test_distance_moments_are_those_of_draws(dim: int) -> None:
 
 @pytest.mark.parametrize("dim", [2, 3, 8])
 def test_sphere_moments_from_covariances_written_out(dim: int) -> None:
-    """METHODS.md's formula with α and β, which is exact at moderate concentrations."""
+    """By covariances αI + βμμᵀ of von Mises-Fisher distributions, which are exact at moderate concentrations."""
     a, p, n = von_mises_fishers(dim, (3.0, 0.0, 20.0), seed=3)
     mean_a, mean_p, mean_n = (of_image(image)[0] for image in (a, p, n))
     cov_a, cov_p, cov_n = (of_image(image)[1] for image in (a, p, n))
