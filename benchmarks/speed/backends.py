@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from doubtless.embedding import Embedding
-from doubtless.index.base import create_index_at, open_index
+from doubtless.index.backends import create_index_at, open_index
 
 sys.path.append(str(Path(__file__).parents[2]))
 from tests.reference.milvus_server import serving

@@ -33,7 +33,7 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes private files; a run is to be shared
+        os.chmod(temporary, 0o666 & ~umask())  # mkstemp makes private files; a run is to be shared
         os.replace(temporary, path)
     except OSError as error:
         kept = " The previous file is untouched." if path.exists() else ""
@@ -68,7 +68,8 @@ def read_json(path: str | Path) -> Any:
         raise FileError(f"{path} is damaged or no JSON ({error}); write it again or restore it.") from error
 
 
-def _umask() -> int:
+def umask() -> int:
+    """Permissions that new files of this process do not get."""
     current = os.umask(0)
     os.umask(current)
     return current

@@ -1,6 +1,6 @@
-"""One suite for every backend: a folder, Milvus Lite in a file, and its server in another process over TCP.
+"""One suite for every backend: a folder, Milvus Lite in a file, its server in another process over TCP, a plugin.
 
-What an index holds, finds and refuses is the same on all three, down to the sentence and the row.
+What an index holds, finds and refuses is the same on all four, down to the sentence and the row.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import torch
 from doubtless.calibration.fit import Targets
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
-from doubtless.gallery.answerer import Answerer
-from doubtless.gallery.calibration import calibrate_index
-from doubtless.index.base import Index, create_index_at, open_index
-from doubtless.index.sqlite import Item
+from doubtless.gallery import Gallery
+from doubtless.index.backends import INDEXES, create_index_at, open_index
+from doubtless.index.base import Index
+from doubtless.index.items import Item
 from tests.gallery.galleries import gallery as made_gallery
+from tests.index.memory_index import MemoryIndex
 from tests.index.test_index import POINTS, REFUSED, variances_of
 from tests.index.test_search import SCORES, WHERE, assert_found, names
 from tests.reference.gallery import DRAWN, brute_force, drawn
 from tests.reference.milvus_server import serving
 
-BACKENDS = ("local", "lite", "server")
+BACKENDS = ("local", "lite", "server", "memory")
 Place = Callable[[str], str]
 
 
@@ -41,7 +42,9 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with serving(folder / "data") as address:
             yield lambda name: f"milvus:{address}/{name}_{uuid.uuid4().hex[:8]}"
         return
-    prefix = "milvus:" if request.param == "lite" else ""
+    if request.param == "memory":
+        INDEXES.register("memory", MemoryIndex)
+    prefix = {"local": "", "lite": "milvus:", "memory": "memory:"}[request.param]
     yield lambda name: f"{prefix}{folder}/{name}-{uuid.uuid4().hex[:8]}"
 
 
@@ -113,11 +116,11 @@ def test_items_updates_and_rows(small: Index) -> None:
     assert (len(small), small.rows.tolist(), small.labels.tolist()) == (3, [2, 5, 6], [1, -1, -1])
     assert (small.ids(), small.label_names) == (["c", "a", "b"], ["cat", "dog", "bird"])
     for gone in (0, 1, 3, -1, 99):
-        with pytest.raises(InputError, match=f"row {gone} is not in the index"):
+        with pytest.raises(InputError, match=f"Row {gone} is not in the index"):
             small.items([gone])
-        with pytest.raises(InputError, match=f"row {gone} is not in the index"):
+        with pytest.raises(InputError, match=f"Row {gone} is not in the index"):
             small.embedding([2, gone])
-    with pytest.raises(InputError, match="rows are whole numbers"):
+    with pytest.raises(InputError, match="Rows are whole numbers"):
         small.items(torch.tensor([0.5]))
 
 
@@ -176,14 +179,14 @@ def test_refused_searches(shelves: Index) -> None:
             "holds gaussian embeddings, got point",
         ),
         (lambda: shelves.search(drawn("gaussian-scalar", 1, dim=4), 1), "dimension 8, got embeddings of 4"),
-        (lambda: shelves.search(drawn("gaussian-diagonal", 1), 1), "stores one variance an item, got 8"),
+        (lambda: shelves.search(drawn("gaussian-diagonal", 1), 1), "stores one variance per item, got 8"),
         (
             lambda: shelves.search(query, 1, where={"shelf": {"more": 1}}),
-            "the filter on 'shelf' takes strings",
+            "The filter on 'shelf' takes strings",
         ),
         (
             lambda: shelves.search(Embedding.gaussian(torch.zeros(1, 8), torch.ones(1, 1)), 1),
-            "query 0 has a location of length 0",
+            "Query 0 has a location of length 0",
         ),
     ]
     for call, sentence in refused:
@@ -241,7 +244,7 @@ def test_hits_carry_labels_and_doubt_and_samples_are_kept_as_von_mises_fisher(pl
         torch.testing.assert_close(hits.query_uncertainty, gallery.uncertainty)
 
 
-def test_parts_of_every_size(small: Index) -> None:
+def test_attachments_of_every_size(small: Index) -> None:
     assert small.attached("calibrator") is None
     large = {"weight": torch.randn(600, 512), "count": torch.tensor([1, 2]), "none": torch.zeros(0, 3)}
     small.attach("calibrator", large, {"kind": "isotonic", "text": "ü" * 70_000})
@@ -251,7 +254,7 @@ def test_parts_of_every_size(small: Index) -> None:
     assert found.keys() == large.keys()
     assert all(torch.equal(found[name], value) for name, value in large.items())
     small.attach("doubt/of 'all'", {}, {})
-    assert small.stats()["parts"] == ["calibrator", "doubt/of 'all'"]
+    assert small.stats()["attachments"] == ["calibrator", "doubt/of 'all'"]
     with pytest.raises(InputError, match="keep infinite numbers in tensors"):
         small.attach("risk", {}, {"threshold": float("inf")})
     small.close()
@@ -307,13 +310,13 @@ def test_no_index_there_and_indexes_that_cannot_be(place: Place) -> None:
             open_index(place("nowhere"), writable=writable)
     with pytest.raises(InputError, match="did you mean 'gaussian'"):
         create_index_at(place("wrong"), family="gausian", dim=4)
-    with pytest.raises(InputError, match="stores 1 or 4 variances an item, got 2"):
+    with pytest.raises(InputError, match="stores 1 or 4 variances per item, got 2"):
         create_index_at(place("wrong"), family="gaussian", dim=4, variances=2)
 
 
 def test_stats(small: Index) -> None:
     found = small.stats()
-    assert (found["items"], found["labels"], found["parts"]) == (3, 2, [])
+    assert (found["items"], found["labels"], found["attachments"]) == (3, 2, [])
     assert (found["searched_by"], found["recall@10"]) == ("flat", 1.0)
     assert (found["family"], found["dim"], found["model"]) == ("point", 4, "resnet-1")
     assert "identity" not in found
@@ -327,7 +330,7 @@ def test_any_changes_leave_what_they_leave_in_a_folder(place: Place, tmp_path: P
         ids: list[str] = []
         for step in range(25):
             kind, count = (
-                draw.choice(["add", "add", "add", "update", "remove", "part"]),
+                draw.choice(["add", "add", "add", "update", "remove", "attach"]),
                 draw.choice([0, 1, 3, 9]),
             )
             chosen = draw.sample(ids, min(len(ids), count))
@@ -340,7 +343,7 @@ def test_any_changes_leave_what_they_leave_in_a_folder(place: Place, tmp_path: P
                 {"metadata": [{"step": step, "odd": bool(step % 2)} for _ in fresh]} if step % 3 else {}
             )
             for index in (local, other):
-                if kind == "part":
+                if kind == "attach":
                     index.attach("doubt", {"step": torch.full((5,), float(step))}, {"step": step})
                 elif kind == "remove":
                     index.remove(chosen)
@@ -369,9 +372,9 @@ def test_calibrated_answers_are_those_of_a_folder(place: Place, tmp_path: Path) 
     for name in (str(tmp_path / "index"), other):
         with created(name, gallery) as index:
             index.add(gallery, names(200), labels=[f"class {label}" for label in labels.tolist()])
-            calibrate_index(index, Targets(target_error=0.2), seed=0)
+            Gallery(index).calibrate(Targets(target_error=0.2), seed=0)
         with open_index(name) as index:
-            answers.append([answer.to_json() for answer in Answerer(index).answer(queries, 5)])
+            answers.append([answer.to_json() for answer in Gallery(index).ask(queries, 5)])
     assert answers[0] == answers[1]
 
 

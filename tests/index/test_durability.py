@@ -50,7 +50,10 @@ def run(script: str, *values: object, **options) -> subprocess.CompletedProcess[
 
 
 def test_a_second_writer_is_told_who_is_first(path: Path) -> None:
-    script = "import sys; from doubtless.index.folder import FolderIndex; FolderIndex.open(sys.argv[1], writable=True)"
+    script = (
+        "import sys; from doubtless.index.folder import FolderIndex\n"
+        "FolderIndex.open(sys.argv[1], writable=True)"
+    )
     with FolderIndex.open(path, writable=True):
         with pytest.raises(StoreError, match=f"has a writer already .process {os.getpid()}."):
             FolderIndex.open(path, writable=True)
@@ -218,7 +221,7 @@ def test_a_damaged_database_is_refused_and_salvaged(larger: Path, tmp_path: Path
     with pytest.raises(StoreError, match=r"is damaged .*Index\.salvage\("):
         FolderIndex.open(larger)
     saved = FolderIndex.salvage(larger, tmp_path / "saved")
-    assert saved.parts == ["calibrator"]
+    assert saved.attachments == ["calibrator"]
     assert saved.items + saved.lost == 2000
     assert 0 < saved.lost < 200  # one page of about sixty items
     with FolderIndex.open(tmp_path / "saved") as index:
@@ -243,7 +246,7 @@ def test_a_changed_number_is_noticed(larger: Path, tmp_path: Path) -> None:
         "items": 1999,
         "lost": 1,
         "without_label": 0,
-        "parts": ["calibrator"],
+        "attachments": ["calibrator"],
     }
 
 

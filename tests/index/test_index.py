@@ -10,7 +10,7 @@ import torch
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index.folder import FolderIndex
-from doubtless.index.sqlite import Item
+from doubtless.index.items import Item
 from tests.reference.gallery import DRAWN, drawn
 
 POINTS = Embedding.point(torch.eye(4))
@@ -91,11 +91,11 @@ def test_rows_name_one_version_of_one_item_for_ever(index: FolderIndex) -> None:
     assert index.rows.tolist() == [2, 3, 4]
     assert index.ids([2, 3, 4]) == ["c", "a", "b"]
     for gone in (0, 1, -1, 99):
-        with pytest.raises(InputError, match=f"row {gone} is not in the index"):
+        with pytest.raises(InputError, match=f"Row {gone} is not in the index"):
             index.items([gone])
-        with pytest.raises(InputError, match=f"row {gone} is not in the index"):
+        with pytest.raises(InputError, match=f"Row {gone} is not in the index"):
             index.embedding([2, gone])
-    with pytest.raises(InputError, match="rows are whole numbers"):
+    with pytest.raises(InputError, match="Rows are whole numbers"):
         index.items(torch.tensor([0.5]))
 
 
@@ -116,7 +116,7 @@ def test_compaction_gives_space_back(tmp_path: Path) -> None:
         assert torch.equal(index.search(gallery[3600:3610], 3).row, hits.row)
 
 
-def test_parts(index: FolderIndex) -> None:
+def test_attachments(index: FolderIndex) -> None:
     assert index.attached("calibrator") is None
     tensors = {"weight": torch.randn(3, 2, dtype=torch.float64), "count": torch.tensor([1, 2])}
     index.attach("calibrator", tensors, {"kind": "isotonic", "levels": [0.1, 0.9]})
@@ -126,7 +126,7 @@ def test_parts(index: FolderIndex) -> None:
     index.attach("calibrator", {}, {})
     index.attach("doubt", {"a": torch.zeros(1).expand(3)}, {})
     assert index.attached("calibrator") == ({}, {})
-    assert index.stats()["parts"] == ["calibrator", "doubt"]
+    assert index.stats()["attachments"] == ["calibrator", "doubt"]
     with pytest.raises(InputError, match="keep infinite numbers in tensors"):
         index.attach("risk", {}, {"threshold": float("inf")})
     index.close()
@@ -137,15 +137,15 @@ def test_parts(index: FolderIndex) -> None:
 REFUSED = [
     (POINTS[:2], ["x", "x"], {}, "given more than once: 'x'"),
     (POINTS[:2], ["x", "b"], {}, "has items 'b' already"),
-    (POINTS[:2], ["x"], {}, "ids must have one entry an item, got 1 for 2"),
-    (POINTS[:2], ["x", 3], {}, "the id of item 3 must be a string, got int"),
+    (POINTS[:2], ["x"], {}, "Ids must have one entry per item, got 1 for 2"),
+    (POINTS[:2], ["x", 3], {}, "The id of item 3 must be a string, got int"),
     (POINTS[:2], ["x", ""], {}, "a string that is not empty"),
     (POINTS[:2], ["x", None], {}, "a string that is not empty"),
     (POINTS[:2], ["x", "y\0"], {}, "has a zero character"),
     (POINTS[:2], ["x", "\udc80"], {}, "cannot be written as UTF-8"),
     (POINTS[:1], "x", {}, "got the one string 'x'"),
-    (POINTS[:2], ["x", "y"], {"labels": ["cat"]}, "labels must have one entry an item"),
-    (POINTS[:2], ["x", "y"], {"labels": ["cat", 7]}, "the label of item 'y' must be a string, got int 7"),
+    (POINTS[:2], ["x", "y"], {"labels": ["cat"]}, "Labels must have one entry per item"),
+    (POINTS[:2], ["x", "y"], {"labels": ["cat", 7]}, "The label of item 'y' must be a string, got int 7"),
     (POINTS[:1], ["x"], {"metadata": [{"a": float("nan")}]}, "cannot be written as JSON"),
     (POINTS[:1], ["x"], {"metadata": [{"a": object()}]}, "cannot be written as JSON"),
     (POINTS[:1], ["x"], {"metadata": [{"label": "cat"}]}, "other than 'label'"),
@@ -217,7 +217,7 @@ def test_unknown_ids(index: FolderIndex) -> None:
     ("options", "sentence"),
     [
         ({"family": "gausian", "dim": 4}, "did you mean 'gaussian'"),
-        ({"family": "gaussian", "dim": 4, "variances": 2}, "stores 1 or 4 variances an item, got 2"),
+        ({"family": "gaussian", "dim": 4, "variances": 2}, "stores 1 or 4 variances per item, got 2"),
         ({"family": "point", "dim": 4, "variances": 4}, "stores 0 variances"),
         ({"family": "point", "dim": 0}, "cannot be 0"),
         ({"family": "vmf", "dim": 1}, "cannot be 1"),

@@ -18,7 +18,8 @@ import torch
 from doubtless.cli import main
 from doubtless.errors import InputError, StoreError
 from doubtless.index import migration as migrating
-from doubtless.index.base import Index, create_index_at, open_index
+from doubtless.index.backends import create_index_at, open_index
+from doubtless.index.base import Index
 from doubtless.index.migration import checksum_of, migrate
 from tests.index.test_index import variances_of
 from tests.reference.gallery import DRAWN, drawn
@@ -44,7 +45,7 @@ def small_lots(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def filled(name: str | Path, family: str = "gaussian-diagonal", count: int = 50, **options: Any) -> str:
-    """An index with holes in its rows, labels nobody has any more, odd metadata and two parts."""
+    """An index with holes in its rows, labels nobody has any more, odd metadata and two attachments."""
     gallery = drawn(family, count, seed=count)
     shape = {"family": gallery.family, "dim": 8, "variances": variances_of(gallery)}
     with create_index_at(name, **shape, **options) as index:
@@ -75,8 +76,8 @@ def test_there_and_back(root: str, tmp_path: Path, family: str) -> None:
     first = filled(tmp_path / "first", family, model="resnet-1", score="expected-distance", kind="flat")
     there = migrate(first, f"{root}{family.replace('-', '_')}")
     back = migrate(there.target, tmp_path / "back")
-    assert (there.items, there.copied, there.parts) == (50, 50, ["calibrator", "nothing"])
-    assert (back.items, back.copied, back.parts) == (50, 50, ["calibrator", "nothing"])
+    assert (there.items, there.copied, there.attachments) == (50, 50, ["calibrator", "nothing"])
+    assert (back.items, back.copied, back.attachments) == (50, 50, ["calibrator", "nothing"])
     queries = drawn(family, 5, seed=1)
     with open_index(first) as one, open_index(there.target) as two, open_index(tmp_path / "back") as three:
         assert held(one) == held(two) == held(three)
@@ -90,7 +91,7 @@ def test_there_and_back(root: str, tmp_path: Path, family: str) -> None:
 
 
 def test_the_checksum_sees_every_difference(tmp_path: Path) -> None:
-    """One item, one number, one letter, one part."""
+    """One item, one number, one letter, one attachment."""
     name = filled(tmp_path / "index")
     with open_index(name, writable=True) as index:
         seen = [checksum_of(index)]
@@ -131,7 +132,7 @@ def test_nothing_else_is_overwritten(root: str, tmp_path: Path) -> None:
         migrate(tmp_path / "nowhere", f"{root}nothing")
     done = migrate(source, f"{root}copy")
     assert migrate(source, f"{root}copy") == migrating.Migrated(
-        source, f"{root}copy", 50, 0, done.parts, done.checksum
+        source, f"{root}copy", 50, 0, done.attachments, done.checksum
     )
     with open_index(source, writable=True) as index:
         index.remove(["ü 9"])
@@ -150,14 +151,14 @@ def test_stopped_in_the_middle(root: str, tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        migrate(source, target, told=stop)
+        migrate(source, target, observer=stop)
     with pytest.raises(StoreError, match=r"is no index|is not finished: a migration into it was stopped"):
         open_index(target)
     other = filled(tmp_path / "other", count=40)
     with pytest.raises(InputError, match="unfinished copy of another index"):
         migrate(other, target)
     seen = []
-    done = migrate(source, target, told=lambda *steps: seen.append(steps))
+    done = migrate(source, target, observer=lambda *steps: seen.append(steps))
     assert (done.items, done.copied, seen) == (50, 18, [(48, 50), (50, 50)])
     with open_index(source) as one, open_index(target) as two:
         assert held(one) == held(two)
@@ -170,7 +171,7 @@ def test_a_source_that_changed_meanwhile(root: str, tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        migrate(source, target, told=stop)
+        migrate(source, target, observer=stop)
     with open_index(source, writable=True) as index:
         index.update(index.embedding([10]), ["ü 0"])
     with pytest.raises(InputError, match=r"not any more what it was .* begin anew with --restart"):
@@ -184,7 +185,7 @@ def test_a_source_that_changed_meanwhile(root: str, tmp_path: Path) -> None:
                 index.remove(["ü 1"])
 
     with pytest.raises(StoreError, match=r"is not equal to .* \(50 of 49 items"):
-        migrate(source, f"{target}_again", told=meddle)
+        migrate(source, f"{target}_again", observer=meddle)
     with pytest.raises(StoreError, match="is not finished"):
         open_index(f"{target}_again")
 
@@ -199,7 +200,7 @@ def test_killed(root: str, tmp_path: Path, way: str) -> None:
     slow = """
 import time, doubtless.cli, doubtless.index.migration as module
 copy, module.TOGETHER = module.migrate, 16
-module.migrate = lambda *given, **named: copy(*given, **named, told=lambda *_: time.sleep(0.1))
+module.migrate = lambda *given, **named: copy(*given, **named, observer=lambda *_: time.sleep(0.1))
 doubtless.cli.main()
 """
     command = [sys.executable, "-c", slow, "index", "migrate", source, target, "--json"]
@@ -221,9 +222,9 @@ doubtless.cli.main()
 def _begun(target: str) -> bool:
     """Whether something of the copy is there."""
     if target.startswith("milvus:http"):
-        from doubtless.index.milvus.index import look_at
+        from doubtless.index.milvus.index import MilvusIndex
 
-        return look_at(target)[0]
+        return MilvusIndex.look_at(target).exists
     name = target.removeprefix("milvus:")
     return Path(name).exists() or (Path(name).parent / f".{Path(name).name}.migrating").exists()
 

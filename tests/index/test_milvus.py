@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
-from doubtless.index.base import open_index
+from doubtless.index.backends import open_index
+from doubtless.index.milvus.catalog import Catalog
+from doubtless.index.milvus.conditions import expression, filter_keys_of
 from doubtless.index.milvus.connection import Address
 from doubtless.index.milvus.index import MilvusIndex
-from doubtless.index.milvus.shelf import Shelf, expression, facts_of
 from doubtless.index.milvus.store import MilvusStore
 from doubtless.ingest.create import create_index
 from doubtless.ingest.shards import EmbeddedShard
@@ -74,7 +75,7 @@ CHANGES: list[tuple[Callable[[MilvusIndex], None], int]] = [
 def test_a_change_that_is_cut_off_before_it_counts_is_undone(name: str, change, after: int) -> None:
     with made(name) as index:
         before = index.search(GALLERY, 10), index.items(index.rows), index.label_names
-        with cut_off(Shelf, "write_state"):
+        with cut_off(Catalog, "write_state"):
             change(index)
         for step in ("as it lies", "opened for writing"):
             with MilvusIndex.open(name, writable=step != "as it lies") as other:
@@ -96,15 +97,15 @@ def test_a_change_that_is_cut_off_after_it_counts_is_completed(name: str, change
             assert other.search(GALLERY, 20).found.sum(1).tolist() == [after] * 40
 
 
-def test_a_part_that_is_cut_off_leaves_the_one_before(name: str) -> None:
+def test_an_attachment_that_is_cut_off_leaves_the_one_before(name: str) -> None:
     with made(name) as index:
         index.attach("doubt", {"a": torch.ones(40_000)}, {"is": "old"})
-        with cut_off(Shelf, "write_pieces", after=True):
+        with cut_off(Catalog, "write_pieces", after=True):
             index.attach("doubt", {"a": torch.zeros(40_000)}, {"is": "new"})
         with MilvusIndex.open(name, writable=True) as other:
             tensors, record = other.attached("doubt")  # type: ignore[misc]
             assert (record, float(tensors["a"].sum())) == ({"is": "old"}, 40_000)
-            kept = other._store.shelf._query("kind == 'piece'", ["key"])
+            kept = other._store.catalog._query("kind == 'piece'", ["key"])
             assert len(kept) == -(-(40_000 * 4 + 200) // 49_149)  # nothing of the one that was cut off
 
 
@@ -169,9 +170,9 @@ def test_what_milvus_cannot_take_is_refused_before_anything_is_stored(name: str)
         one, long = GALLERY[20:21], "x" * 70_000
         refused = [
             (lambda: index.add(one, [long]), "has 70,000 bytes; Milvus takes up to 65,535"),
-            (lambda: index.add(one, ["new"], labels=[long]), "the label that starts"),
-            (lambda: index.add(one, ["new"], paths=[long]), "the path of item 'new'"),
-            (lambda: index.add(one, ["new"], metadata=[{"a": long}]), "the metadata of item 'new'"),
+            (lambda: index.add(one, ["new"], labels=[long]), "The label that starts"),
+            (lambda: index.add(one, ["new"], paths=[long]), "The path of item 'new'"),
+            (lambda: index.add(one, ["new"], metadata=[{"a": long}]), "The metadata of item 'new'"),
             (lambda: index.add(one, ["new"], metadata=[{str(n): n for n in range(3000)}]), "too many names"),
             (lambda: index.search(GALLERY, 20_000), "Milvus finds at most 16,384 items"),
         ]
@@ -179,7 +180,7 @@ def test_what_milvus_cannot_take_is_refused_before_anything_is_stored(name: str)
             with pytest.raises(InputError, match=sentence):
                 call()
         assert (len(index), index.rows.tolist(), index.label_names) == (10, list(range(10)), ["cat"])
-    with pytest.raises(InputError, match="at most 32,768 numbers a vector"):
+    with pytest.raises(InputError, match="at most 32,768 numbers per vector"):
         MilvusIndex.create(f"{name}-wide", family="gaussian", dim=20_000)
 
 
@@ -187,7 +188,7 @@ def test_a_search_leaves_out_what_does_not_count_yet(name: str) -> None:
     """Rows of an addition under way are nearest of all, and are not found; nor do they take others' places."""
     with made(name, 5) as index:
         state = index._store.state()
-        with cut_off(Shelf, "write_state"):
+        with cut_off(Catalog, "write_state"):
             index.add(
                 Embedding.gaussian(GALLERY.location[:1].repeat(30, 1), torch.ones(30, 1)), names(30, 100)
             )
@@ -209,7 +210,7 @@ def test_places_that_are_something_else(tmp_path: Path, name: str) -> None:
             open_index(wrong)
     with pytest.raises(StoreError, match="did not do what was asked"):
         open_index("milvus:http://127.0.0.1:9")
-    assert Address.parse("milvus:https://host:1/shoes").parts == "shoes_parts"
+    assert Address.parse("milvus:https://host:1/shoes").catalog == "shoes_parts"
 
 
 def test_a_collection_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ def test_facts_hold_as_json_compares(metadata: dict[str, object], key: str, want
         return isinstance(one, bool) == isinstance(other, bool) and one == other
 
     holds = any(same(metadata.get(key), value) for value in wanted)
-    facts = facts_of(json.dumps(metadata))
+    facts = filter_keys_of(json.dumps(metadata))
     said = expression({key: wanted}, [])
 
     def array_contains_any(_: object, values: list[int]) -> bool:

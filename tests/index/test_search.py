@@ -231,13 +231,13 @@ def test_refused_searches(shelves: FolderIndex) -> None:
         shelves.search(Embedding.point(torch.ones(1, 8)), 1)
     with pytest.raises(InputError, match="dimension 8, got embeddings of 4"):
         shelves.search(drawn("gaussian-scalar", 1, dim=4), 1)
-    with pytest.raises(InputError, match="stores one variance an item, got 8"):
+    with pytest.raises(InputError, match="stores one variance per item, got 8"):
         shelves.search(drawn("gaussian-diagonal", 1), 1)
-    with pytest.raises(InputError, match="query 1 has a location of length 0"):
+    with pytest.raises(InputError, match="Query 1 has a location of length 0"):
         shelves.search(
             Embedding.gaussian(torch.eye(2, 8) * torch.tensor([[1.0], [0.0]]), torch.ones(2, 1)), 1
         )
-    with pytest.raises(InputError, match="the filter on 'shelf' takes strings"):
+    with pytest.raises(InputError, match="The filter on 'shelf' takes strings"):
         shelves.search(query, 1, where={"shelf": {"more": "than"}})
     with pytest.raises(InputError, match="NaN"):
         shelves.search(Embedding.gaussian(torch.full((1, 8), torch.nan), torch.ones(1, 1)), 1)

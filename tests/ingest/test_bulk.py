@@ -181,7 +181,7 @@ def test_another_model_or_source_in_the_same_folder_is_refused(
     with pytest.raises(InputError, match="exists already and is no embedding"):
         embed_files(model, photos, photos)
     (out / "part-00000.json").unlink()
-    with pytest.raises(InputError, match="1 of 1 parts are missing"):
+    with pytest.raises(InputError, match="1 of 1 shards are missing"):
         read_shards(out)
     newer = json.loads((out / "embed.json").read_text()) | {"schema": 2}
     (out / "embed.json").write_text(json.dumps(newer))

@@ -17,7 +17,7 @@ from pyarrow import parquet
 import doubtless
 from doubtless.errors import InputError
 from doubtless.ingest.bulk import embedded, plan_work
-from doubtless.ingest.parquet import Columns
+from doubtless.ingest.records import Columns
 from doubtless.ingest.streams import FolderStream, open_streams
 from doubtless.runs.model import Model
 from tests.ingest.pictures import png, tiny_images, write_folder, write_tar

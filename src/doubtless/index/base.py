@@ -1,43 +1,186 @@
-"""`Index`: what every index can do, wherever it keeps its items, and the one function that opens any of them."""
+"""`Index`: what every index can do, wherever it keeps its items. A backend is one subclass of it.
+
+Opening, creating and dropping an index, its rows, labels and descriptions, writing and attaching are a backend's
+own; all else has a default here that is built of these, `search` an exact one. What a backend can do faster or
+more safely it overrides.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError
-from doubtless.index.filters import Where
-from doubtless.index.items import Incoming, item_of
-from doubtless.index.milvus.connection import Address, is_milvus
-from doubtless.index.settings import IndexScore, Kind, Settings
-from doubtless.index.sqlite import Fields, Item
+from doubtless.errors import InputError, StoreError
+from doubtless.index import search as searching
+from doubtless.index.construction import UNFINISHED, Construction, Standing, exists_already
+from doubtless.index.filters import Where, admits
+from doubtless.index.items import Fields, Incoming, Item, Rows, item_of, refuse_missing, whole_numbers
+from doubtless.index.settings import IndexScore, Kind, Settings, settings_of
 from doubtless.search.hits import Hits
 
 
 class Index(ABC):
-    """A gallery of embeddings that keeps their doubt; see `Index` for what the other calls take and give."""
+    """A gallery of embeddings that keeps their doubt.
+
+    Rows, as in `Hits.row` and `rows`, name one version of one item: they stay what they are while others are
+    added, removed or compacted, and are never used again. An update gives an item a new row. They are positions
+    in nothing: `labels`, `embedding()` and `rows` run over the items in the same order, one entry per item.
+    """
 
     path: Path | str
-    """Folder, or address in Milvus."""
+    """Its folder, or its address."""
+    _is_open: bool = True
+
+    # -- where it lies -------------------------------------------------------------------------------
+
+    @classmethod
+    @abstractmethod
+    def open(cls, name: str | Path, *, writable: bool = False) -> Self:
+        """Opens an index to search it or, with `writable`, to change it as well."""
+
+    @classmethod
+    @abstractmethod
+    def create_as(cls, name: str | Path, settings: Settings) -> Self:
+        """A new, empty index, open for writing; where there is anything it is left alone and refused."""
+
+    @classmethod
+    @abstractmethod
+    def drop(cls, name: str | Path) -> None:
+        """Deletes an index that was never finished; one that was is refused."""
+
+    @classmethod
+    def create(
+        cls,
+        name: str | Path,
+        *,
+        family: str,
+        dim: int,
+        variances: int | None = None,
+        kind: Kind = "auto",
+        model: str | None = None,
+        score: IndexScore = "direction",
+    ) -> Self:
+        """A new, empty index, open for writing; where there is anything it is left alone and refused.
+
+        variances: how many an item has, 1 or dim (the default) of Gaussians. kind: "flat" looks at every vector,
+        "hnsw" and "ivf" are approximate, "auto" goes by size. model: a fingerprint of what makes the embeddings;
+        those of another are refused. score: what a search ranks by unless it says otherwise.
+        """
+        settings = settings_of(
+            family=family, dim=dim, variances=variances, kind=kind, model=model, score=score
+        )
+        return cls.create_as(name, settings)
+
+    @classmethod
+    def look_at(cls, name: str | Path) -> Standing:
+        """What there is under a name."""
+        try:
+            index = cls.open(name)
+        except (InputError, StoreError):
+            return Standing(False, None)
+        with index:
+            return Standing(True, index.unfinished)
+
+    @classmethod
+    def exists(cls, name: str | Path) -> bool:
+        """Whether there is anything under a name but what a stopped construction has left."""
+        return cls.look_at(name) == Standing(True, None)
+
+    @classmethod
+    def place(cls, name: str | Path) -> str:
+        """The same for all names of one index."""
+        return str(name)
+
+    @classmethod
+    def beside(cls, name: str | Path, ending: str) -> Path:
+        """A hidden folder for work on this index."""
+        return Path(f".{re.sub(r'[^A-Za-z0-9._-]+', '-', str(name))}.{ending}")
+
+    @classmethod
+    def lists(cls, name: str | Path) -> Path:
+        """The folder where lists that belong to this index lie, of bad images for example."""
+        folder = cls.beside(name, "lists")
+        return folder.with_name(folder.name.removeprefix("."))
+
+    # -- construction --------------------------------------------------------------------------------
+
+    @classmethod
+    @contextlib.contextmanager
+    def under_construction(cls, name: str | Path, settings: Settings, work: Construction) -> Iterator[Index]:
+        """An index to be filled, open for writing, which nobody can open before the block has ended well.
+
+        Of a block that fails nothing is left, or, where the work resumes, what the next one continues.
+        """
+        exists, unfinished = cls.look_at(name)
+        if exists and unfinished is None:
+            raise exists_already(name)
+        if unfinished not in (None, work.unfinished):
+            raise InputError(f"{name} is something else that is not finished: {unfinished}")
+        if unfinished is not None and not work.resumes:
+            cls.drop(name)  # of a process that was killed
+        is_new = unfinished is None or not work.resumes
+        index = cls._begin(name, settings, work.unfinished) if is_new else cls._continue(name)
+        try:
+            with index:
+                yield index
+                index._mark(None)
+        except BaseException:
+            if not work.resumes:
+                with contextlib.suppress(InputError, StoreError):
+                    cls.discard(name, work)
+            raise
+
+    @classmethod
+    def discard(cls, name: str | Path, work: Construction) -> None:
+        """Throws away what a stopped construction of this kind has left under a name, if anything."""
+        if cls.look_at(name).unfinished == work.unfinished:
+            cls.drop(name)
+
+    @property
+    def unfinished(self) -> str | None:
+        """What has to be done before anyone may open it; None: it is whole."""
+        mark = self.attached(UNFINISHED)
+        return None if mark is None else mark[1].get("reason")
+
+    @classmethod
+    def _begin(cls, name: str | Path, settings: Settings, unfinished: str) -> Self:
+        """A new index that is unfinished from its first moment on."""
+        index = cls.create_as(name, settings)
+        index._mark(unfinished)
+        return index
+
+    @classmethod
+    def _continue(cls, name: str | Path) -> Self:
+        """Opens an unfinished index for writing."""
+        return cls.open(name, writable=True)
+
+    def _mark(self, unfinished: str | None) -> None:
+        self.attach(UNFINISHED, {}, {"reason": unfinished})
+
+    # -- what it is ----------------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def settings(self) -> Settings: ...
+    def settings(self) -> Settings:
+        """What was decided when it was created."""
 
     @property
     def family(self) -> str:
+        """Of its embeddings."""
         return self.settings.family
 
     @property
     def dim(self) -> int:
+        """Of its embeddings."""
         return self.settings.dim
 
     @property
@@ -45,44 +188,50 @@ class Index(ABC):
         """Fingerprint of the model whose embeddings these are."""
         return self.settings.model
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.rows)
 
     @property
     @abstractmethod
-    def label_names(self) -> list[str]: ...
+    def label_names(self) -> list[str]:
+        """Code → name, in the order in which they came."""
 
     @property
     @abstractmethod
-    def rows(self) -> Tensor: ...
+    def rows(self) -> Tensor:
+        """(N,) rows of all items, rising."""
 
     @property
     @abstractmethod
-    def labels(self) -> Tensor: ...
+    def labels(self) -> Tensor:
+        """(N,) label codes of all items in the order of `rows`, −1 without a label."""
+
+    @abstractmethod
+    def described(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
+        """Names of labels, and what is stored beside the numbers at those of the rows that are there."""
 
     def items(self, rows: Rows) -> list[Item]:
         """Id, label, path and metadata at rows, in their order."""
         wanted = whole_numbers(rows)
-        names, found = self._beside(wanted)
-        refuse_missing(wanted, found)
-        return [
-            item_of(field.id, None if field.label is None else names[field.label], field.path, field.metadata)
-            for field in (found[row] for row in wanted)
-        ]
-
-    @abstractmethod
-    def _beside(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
-        """Names of labels, and what is stored beside the numbers at those of the rows that are there."""
+        names, fields = self.described(wanted)
+        refuse_missing(wanted, fields)
+        return [item_of(fields[row], names) for row in wanted]
 
     def ids(self, rows: Rows | None = None) -> list[str]:
         """Ids at rows, or of all items in the order of `rows`."""
         return [item.id for item in self.items(self.rows if rows is None else rows)]
 
-    @abstractmethod
-    def rows_of(self, ids: Sequence[str]) -> dict[str, int]: ...
+    def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
+        """Id → row, of those that are there."""
+        _, fields = self.described(self.rows.tolist())
+        wanted = set(ids)
+        return {field.id: row for row, field in fields.items() if field.id in wanted}
 
     @abstractmethod
-    def embedding(self, rows: Rows | None = None) -> Embedding: ...
+    def embedding(self, rows: Rows | None = None) -> Embedding:
+        """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
+
+    # -- changing ------------------------------------------------------------------------------------
 
     def add(
         self,
@@ -96,10 +245,10 @@ class Index(ABC):
     ) -> None:
         """Stores new items, all or none; durable when it returns.
 
-        metadata are JSON objects an item. model: the fingerprint of what made the embeddings.
+        metadata are JSON objects, one per item. model: the fingerprint of what made the embeddings.
         """
         incoming = Incoming.of(len(embedding), ids, labels, paths, metadata)
-        self._write(embedding, incoming, model=model, replacing=False)
+        self.write(embedding, incoming, model=model, replacing=False)
 
     def update(
         self,
@@ -113,25 +262,36 @@ class Index(ABC):
     ) -> None:
         """Gives stored items new embeddings and, where given, labels, paths and metadata; the rest stays."""
         incoming = Incoming.of(len(embedding), ids, labels, paths, metadata)
-        self._write(embedding, incoming, model=model, replacing=True)
+        self.write(embedding, incoming, model=model, replacing=True)
 
     @abstractmethod
-    def _write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
-        """Stores a batch in new rows: of ids that must not be there or, `replacing`, must be."""
+    def write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
+        """Stores a batch in new rows: of ids that must not be there or, `replacing`, must be.
+
+        `Incoming.refuse_misplaced`, `forms.fitting`, `forms.new_items` and `Incoming.fields` are its steps.
+        """
 
     @abstractmethod
-    def remove(self, ids: Sequence[str]) -> None: ...
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out, all or none; durable when it returns."""
+
+    def compact(self) -> None:  # noqa: B027 (most backends have nothing to do)
+        """Gives the space of removed items back. Rows stay valid."""
 
     @abstractmethod
-    def compact(self) -> None: ...
+    def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
+        """Keeps tensors and JSON under a name in the index, in place of what was there; durable like an add."""
 
     @abstractmethod
-    def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None: ...
+    def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """What `attach` kept under a name; None where there is nothing."""
 
     @abstractmethod
-    def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+    def attachments(self) -> list[str]:
+        """Names under which something is attached, sorted."""
 
-    @abstractmethod
+    # -- searching -----------------------------------------------------------------------------------
+
     def search(
         self,
         embedding: Embedding,
@@ -140,13 +300,43 @@ class Index(ABC):
         where: Where | None = None,
         score: IndexScore | None = None,
         model: str | None = None,
-    ) -> Hits: ...
+    ) -> Hits:
+        """The k best items for every query, best first; row −1 where there are fewer.
 
-    @abstractmethod
-    def stats(self) -> dict[str, Any]: ...
+        where: {"label": [...], name of metadata: value or list of values}; items for which all hold are searched.
+        score: "direction" (cosine) or "expected-distance"; the index's own by default.
 
-    @abstractmethod
-    def close(self) -> None: ...
+        >>> index.search(queries, 10, where={"label": ["cat"], "year": 2024})     # doctest: +SKIP
+        """
+        score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
+        rows, labels = self.rows, self.labels
+        if where:
+            admitted = [admits(where, item) for item in self.items(rows)]
+            chosen = torch.tensor(admitted, dtype=torch.bool)
+            rows, labels = rows[chosen], labels[chosen]
+        candidates = searching.Candidates.of(
+            self.embedding(rows), rows, labels, self.settings, has_labels=bool(self.label_names)
+        )
+        return searching.search_all(candidates, queries, k, score=score)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts, sizes and how it is searched; None for what a backend does not know."""
+        return {
+            **self.settings.public_record(),
+            "items": len(self),
+            "labels": len(self.label_names),
+            "removed": None,
+            "attachments": [name for name in self.attachments() if name != UNFINISHED],
+            "bytes": None,
+            "searched_by": "flat",
+            "recall@10": 1.0,
+        }
+
+    # -- closing -------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Lets go of what it holds. Closing twice is allowed."""
+        self._is_open = False
 
     def __enter__(self) -> Self:
         return self
@@ -159,67 +349,10 @@ class Index(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r}, {self.family}, dim={self.dim})"
 
+    def _refuse_closed(self) -> None:
+        if not self._is_open:
+            raise StoreError(f"The index {self.path} is closed; open it again.")
 
-def open_index(name: str | Path, *, writable: bool = False) -> Index:
-    """Opens an index to search it or, with `writable`, to change it as well.
-
-    >>> open_index("gallery")                                                   # doctest: +SKIP
-    >>> open_index("milvus:gallery.db", writable=True)                          # doctest: +SKIP
-    >>> open_index("milvus:http://localhost:19530")                             # doctest: +SKIP
-    """
-    if is_milvus(name):
-        from doubtless.index.milvus.index import MilvusIndex
-
-        return MilvusIndex.open(str(name), writable=writable)
-    from doubtless.index.folder import FolderIndex
-
-    return FolderIndex.open(name, writable=writable)
-
-
-def folder_beside(name: str | Path) -> Path:
-    """Where lists that belong to an index lie: in its folder; for Milvus in NAME.lists, here or beside its file."""
-    if not is_milvus(name):
-        return Path(name)
-    folder = Address.parse(str(name)).beside("lists")
-    return folder.with_name(folder.name.removeprefix("."))
-
-
-def create_index_at(
-    name: str | Path,
-    *,
-    family: str,
-    dim: int,
-    variances: int | None = None,
-    kind: Kind = "auto",
-    model: str | None = None,
-    score: IndexScore = "direction",
-) -> Index:
-    """A new, empty index, open for writing, where there is nothing; arguments as of `FolderIndex.create`."""
-    from doubtless.index.folder import FolderIndex
-
-    make = FolderIndex.create
-    if is_milvus(name):
-        from doubtless.index.milvus.index import MilvusIndex
-
-        make = MilvusIndex.create  # type: ignore[assignment]
-    return make(name, family=family, dim=dim, variances=variances, kind=kind, model=model, score=score)
-
-
-Rows = Tensor | Sequence[int]
-
-
-def whole_numbers(rows: Rows) -> list[int]:
-    values = rows.flatten().tolist() if torch.is_tensor(rows) else list(rows)
-    if not all(isinstance(row, int | np.integer) for row in values):
-        raise InputError(f"rows are whole numbers, as in Hits.row, got {values[:3]}.")
-    return [int(row) for row in values]
-
-
-def refuse_missing(wanted: Sequence[int], found: Iterable[int]) -> None:
-    there = set(found)
-    gone = [row for row in wanted if row not in there]
-    if gone:
-        raise InputError(
-            f"row {gone[0]} is not in the index (any more): it was removed or updated after the search that found "
-            "it, or it stands for no item (−1)."
-        )
+    def _refuse_reader(self, *, writable: bool) -> None:
+        if not writable:
+            raise StoreError(f"The index {self.path} is open for reading; open it with writable=True.")

@@ -15,6 +15,7 @@ import numpy as np
 
 from doubtless.errors import InputError
 from doubtless.index.forms import Integers
+from doubtless.index.items import Item
 from doubtless.index.sqlite import Store
 from doubtless.index.vector_cache import VectorCache
 
@@ -44,22 +45,38 @@ class Filter:
         return cls(labels, rows)
 
     def positions(self, cache: VectorCache) -> Integers:
+        """Positions of the items that fulfil it."""
         chosen = np.flatnonzero(cache.alive) if self.rows is None else cache.positions_of(self.rows)
         if self.labels is None:
             return chosen
         return chosen[np.isin(cache.items["label"][chosen], list(self.labels))]
 
 
+def admits(where: Where, item: Item) -> bool:
+    """Whether an item fulfils a condition; for indexes without a better way to find out.
+
+    >>> item = Item("a", "cat", None, {"year": 2024, "sold": True})
+    >>> admits({"label": ["cat", "dog"], "year": 2024.0}, item), admits({"sold": 1}, item)
+    (True, False)
+    """
+    for key, wanted in where.items():
+        accepted = accepted_values(key, wanted)
+        value = item.label if key == "label" else item.metadata.get(key)
+        if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted):
+            return False
+    return True
+
+
 def accepted_values(key: object, wanted: object) -> list[Any]:
     """The values one key of a filter lets through; refuses what can be none."""
     if not isinstance(key, str):
-        raise InputError(f"a filter's keys are 'label' or names of metadata, got {key!r}.")
+        raise InputError(f"A filter's keys are 'label' or names of metadata, got {key!r}.")
     several = isinstance(wanted, Sequence | set | frozenset) and not isinstance(wanted, str | bytes)
     values = list(wanted) if several else [wanted]  # type: ignore[call-overload]
     for value in values:
         if value is not None and not isinstance(value, str | bool | int | float):
             raise InputError(
-                f"the filter on {key!r} takes strings, numbers, truth values, None or lists of them, got {value!r}."
+                f"The filter on {key!r} takes strings, numbers, truth values, None or lists of them, got {value!r}."
             )
     return values
 

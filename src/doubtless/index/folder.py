@@ -1,41 +1,44 @@
-"""`Index`: a gallery of embeddings on disk that keeps their doubt, and is searched by cosine or expected distance.
+"""`FolderIndex`: a gallery of embeddings in a folder, searched by cosine or expected distance.
 
-A folder. A SQLite database in WAL mode is the truth; beside it lie vectors that can be mapped into memory, a cache
+A SQLite database in WAL mode is the truth; beside it lie vectors that can be mapped into memory, a cache
 that is patched or made again from the database. What a call changed is durable when it returns. One process
 writes, any number read; a reader sees what was there at one moment, and newer changes at its next search.
-
-Making the folder of a new index: all of it or nothing, and never over something that is there.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import secrets
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError, StoreError
+from doubtless.errors import InputError
 from doubtless.index import search as searching
-from doubtless.index.base import Index, Rows, refuse_missing, whole_numbers
+from doubtless.index.base import Index
+from doubtless.index.construction import Construction, building_folder, create_folder, is_taken
 from doubtless.index.filters import Filter, Where
 from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
-from doubtless.index.items import Incoming, checked_ids, refuse_unknown
+from doubtless.index.items import (
+    Fields,
+    Incoming,
+    Rows,
+    checked_ids,
+    refuse_missing,
+    refuse_unknown,
+    whole_numbers,
+)
 from doubtless.index.lock import Gate, WriterLock
 from doubtless.index.salvage import Salvage, open_damaged, salvage
 from doubtless.index.search import statistics
-from doubtless.index.settings import DATABASE, IndexScore, Kind, Settings, settings_of
-from doubtless.index.sqlite import Fields, Store
+from doubtless.index.settings import DATABASE, IndexScore, Settings
+from doubtless.index.sqlite import Store
 from doubtless.index.vector_cache import VectorCache
 from doubtless.search.hits import Hits
 
@@ -50,10 +53,6 @@ class FolderIndex(Index):
     ...     index.items(hits.row[0])
     [Item(id='a', label='cat', path=None, metadata={}), Item(id='b', label='dog', path=None, metadata={})]
 
-    Rows, as in `Hits.row` and `rows`, name one version of one item: they stay what they are while others are
-    added, removed or compacted, and are never used again. An update gives an item a new row. They are positions
-    in nothing: `labels`, `embedding()` and `rows` run over the items in the same order, one entry an item.
-
     An index may be used from several threads: searches run beside each other, a change waits for those that
     run. Embeddings are kept as float32. Samples (`empirical`) are kept as the von Mises-Fisher distribution
     behind them, in an index of family `vmf`.
@@ -63,7 +62,6 @@ class FolderIndex(Index):
         self.path: Path = Path(path)
         self._mutex = threading.RLock()  # the database's connection, and who may change the cache
         self._gate = Gate()
-        self._open = True
         self._lock = None
         with contextlib.ExitStack() as undo:  # what was opened is closed again if the rest fails
             if writable and (self.path / DATABASE).is_file():
@@ -76,40 +74,68 @@ class FolderIndex(Index):
             undo.pop_all()
 
     @classmethod
-    def create(
-        cls,
-        path: str | Path,
-        *,
-        family: str,
-        dim: int,
-        variances: int | None = None,
-        kind: Kind = "auto",
-        model: str | None = None,
-        score: IndexScore = "direction",
-    ) -> FolderIndex:
-        """A new, empty index, open for writing; a folder that has anything in it is left alone.
-
-        variances: how many an item has, 1 or dim (the default) of Gaussians. kind: "flat" looks at every vector,
-        "hnsw" and "ivf" are approximate, "auto" goes by size. model: a fingerprint of what makes the embeddings;
-        those of another are refused. score: what a search ranks by unless it says otherwise.
-        """
-        settings = settings_of(
-            family=family, dim=dim, variances=variances, kind=kind, model=model, score=score
-        )
-        create_folder(Path(path), settings)
-        return cls(path, writable=True)
+    def open(cls, name: str | Path, *, writable: bool = False) -> Self:
+        """Opens an index to search it or, with `writable`, to change it as well."""
+        return cls(name, writable=writable)
 
     @classmethod
-    def open(cls, path: str | Path, *, writable: bool = False) -> FolderIndex:
-        """Opens an index to search it or, with `writable`, to change it as well."""
-        return cls(path, writable=writable)
+    def create_as(cls, name: str | Path, settings: Settings) -> Self:
+        """A new, empty index, open for writing; a folder that has anything in it is left alone and refused."""
+        create_folder(Path(name), settings)
+        return cls(name, writable=True)
+
+    @classmethod
+    def drop(cls, name: str | Path) -> None:
+        """Nothing unfinished ever lies in an index's place."""
+        raise InputError(f"{name} is finished, or no index; it is not dropped.")
+
+    @classmethod
+    def exists(cls, name: str | Path) -> bool:
+        """Whether there is anything but an empty folder."""
+        return is_taken(Path(name))
+
+    @classmethod
+    def place(cls, name: str | Path) -> str:
+        """The absolute path."""
+        return str(Path(name).resolve())
+
+    @classmethod
+    def beside(cls, name: str | Path, ending: str) -> Path:
+        """`.NAME.ENDING`, in the same folder."""
+        return Path(name).with_name(f".{Path(name).name}.{ending}")
+
+    @classmethod
+    def lists(cls, name: str | Path) -> Path:
+        """In the index's own folder."""
+        return Path(name)
+
+    @classmethod
+    @contextlib.contextmanager
+    def under_construction(cls, name: str | Path, settings: Settings, work: Construction) -> Iterator[Index]:
+        """An index to be filled, which is built beside its place and moved there when the block ends well."""
+        path = Path(name)
+        with (
+            building_folder(path, cls.beside(path, work.name), work) as built,
+            cls.open(built, writable=True) if built.exists() else cls.create_as(built, settings) as index,
+        ):
+            yield index
+
+    @classmethod
+    def discard(cls, name: str | Path, work: Construction) -> None:
+        """Throws away what a stopped construction of this kind has left beside an index's place."""
+        shutil.rmtree(cls.beside(name, work.name), ignore_errors=True)
+
+    @property
+    def unfinished(self) -> str | None:
+        """Never anything: what is unfinished lies elsewhere."""
+        return None
 
     @classmethod
     def salvage(cls, path: str | Path, to: str | Path) -> Salvage:
         """Saves what can still be read of an index with a damaged database into a new index, and counts it."""
         connection, old = open_damaged(Path(path))
         with contextlib.closing(connection):
-            create_folder(Path(to), replace(old, identity=secrets.token_hex(16)))
+            create_folder(Path(to), old.copied())
             with cls(to, writable=True) as index:
                 return salvage(index, connection)
 
@@ -117,6 +143,7 @@ class FolderIndex(Index):
 
     @property
     def settings(self) -> Settings:
+        """What was decided when it was created."""
         return self._store.settings
 
     def __len__(self) -> int:
@@ -139,6 +166,11 @@ class FolderIndex(Index):
         """(N,) label codes of all items in the order of `rows`, −1 without a label."""
         return torch.from_numpy(self._live()["label"].astype(np.int64))
 
+    def described(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
+        """Names of labels, and what is stored beside the numbers at those of the rows that are there."""
+        with self._reading():
+            return self._store.label_names(), self._store.fields(rows)
+
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Id → row, of those that are there."""
         with self._reading():
@@ -155,6 +187,13 @@ class FolderIndex(Index):
         return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
 
     # -- changing ------------------------------------------------------------------------------------
+
+    def write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
+        """Stores a batch in new rows: of ids that must not be there or, `replacing`, must be."""
+        with self._changing():
+            known = self._store.rows_of(incoming.ids)
+            incoming.refuse_misplaced(known, replacing=replacing)
+            self._replace(embedding, incoming, known, model)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none; durable when it returns."""
@@ -180,15 +219,20 @@ class FolderIndex(Index):
 
     def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
         """Keeps tensors and JSON under a name in the index, in place of what was there; durable like an add."""
-        written = packed_attachment(name, tensors, record)
+        packed_form = packed_attachment(name, tensors, record)
         with self._changing(), self._store.writing():
-            self._store.attach(name, *written)
+            self._store.attach(name, *packed_form)
 
     def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What `attach` kept under a name; None where there is nothing."""
         with self._reading():
-            found = self._store.part(name)
-        return None if found is None else read_attachment(*found)
+            attachment = self._store.attachment(name)
+        return None if attachment is None else read_attachment(*attachment)
+
+    def attachments(self) -> list[str]:
+        """Names under which something is attached, sorted."""
+        with self._reading():
+            return self._store.attachments()
 
     # -- searching -----------------------------------------------------------------------------------
 
@@ -208,7 +252,7 @@ class FolderIndex(Index):
 
         >>> index.search(queries, 10, where={"label": ["cat"], "year": 2024})     # doctest: +SKIP
         """
-        score, queries = searching.asked(embedding, k, self.settings, score=score, model=model)
+        score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
         chosen = None
         if where:
             with self._reading():
@@ -229,9 +273,9 @@ class FolderIndex(Index):
     def close(self) -> None:
         """Lets go of the files; a writer leaves a cache that opens quickly. Closing twice is allowed."""
         with self._mutex:
-            if not self._open:
+            if not self._is_open:
                 return
-            self._open = False
+            self._is_open = False
             if self._lock is not None:
                 with self._gate.alone():
                     self._cache.save(self._cache.version)
@@ -239,16 +283,6 @@ class FolderIndex(Index):
             self._store.close()
 
     # -- inside --------------------------------------------------------------------------------------
-
-    def _beside(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
-        with self._reading():
-            return self._store.label_names(), self._store.fields(rows)
-
-    def _write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
-        with self._changing():
-            known = self._store.rows_of(incoming.ids)
-            incoming.refuse_misplaced(known, replacing=replacing)
-            self._replace(embedding, incoming, known, model)
 
     def _replace(
         self, embedding: Embedding, incoming: Incoming, known: Mapping[str, int], model: str | None
@@ -302,36 +336,6 @@ class FolderIndex(Index):
     def _changing(self) -> Iterator[None]:
         with self._mutex:
             self._refuse_closed()
-            if self._lock is None:
-                raise StoreError(f"The index {self.path} is open for reading; open it with writable=True.")
+            self._refuse_reader(writable=self._lock is not None)
             self._refresh()  # it may have been cut off between the database and the cache
             yield
-
-    def _refuse_closed(self) -> None:
-        if not self._open:
-            raise StoreError(f"The index {self.path} is closed; open it again.")
-
-
-def create_folder(path: Path, settings: Settings) -> None:
-    """Makes the index beside its place and moves it there: a cut-off creation leaves nothing at `path`."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{path} exists already; an index is only created where there is nothing.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise StoreError(f"The index {path} cannot be created: {error.strerror or error}.") from error
-    try:
-        made.chmod(0o777 & ~_umask())  # mkdtemp makes private folders; an index is to be shared
-        Store.create(made, settings)
-        os.replace(made, path)
-    except OSError as error:
-        raise StoreError(f"The index {path} cannot be created: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -1,13 +1,13 @@
 """What an embedding becomes in an index: the numbers that are stored, and the vectors that are searched.
 
 Stored, as float32: location, then variance (1 or D) or concentration; `unpacked` gives the distributions back.
-Searched: `direction` for cosines; for expected distances the vectors of `evaluation.scores.gallery_vectors`,
+Searched: `direction` for cosines; for expected distances the vectors of `search.scores.gallery_vectors`,
 R·direction for unit families and [μ, −½(‖μ‖² + tr Σ)] for Gaussians. Points need the first only.
 
-Samples (`empirical`) would be s vectors an item; an index keeps the von Mises-Fisher distribution behind them,
+Samples (`empirical`) would be s vectors per item; an index keeps the von Mises-Fisher distribution behind them,
 which has the samples' mean direction and, their number accounted for, their resultant length.
 
-Parts of an index (calibrator, doubt, …) as bytes and text: safetensors and JSON.
+Attachments of an index (calibrator, doubt, …) as bytes and text: safetensors and JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +35,14 @@ SURE = 1e30
 
 ITEM = np.dtype([("row", "<i8"), ("spread", "<f8"), ("uncertainty", "<f4"), ("label", "<i4")])
 """What a search needs of an item beside its vectors; spread: R of unit families, tr Σ of Gaussians."""
+
+
+class Block(NamedTuple):
+    """Some rows as they are stored."""
+
+    rows: Integers  # (n,)
+    labels: Integers  # (n,) codes, −1 without
+    numbers: Floats  # (n, width)
 
 
 @dataclass(frozen=True)
@@ -60,22 +68,22 @@ def fitting(embedding: Embedding, settings: Settings, *, model: str | None = Non
     """The embedding as this index can take it, float32 on the CPU; refused where it is of another kind."""
     if model is not None and settings.model is not None and model != settings.model:
         raise InputError(
-            f"these embeddings come from model {model!r}, the index holds those of {settings.model!r}; "
+            f"These embeddings come from model {model!r}, the index holds those of {settings.model!r}; "
             "distances between models mean nothing. Embed again with the index's model, or make a new index."
         )
     if embedding.family == "empirical" and settings.family == "vmf":
         embedding = _fitted(embedding)
     if embedding.family != settings.family:
         raise InputError(
-            f"the index holds {settings.family} embeddings, got {embedding.family}; accepted: {settings.family}"
+            f"The index holds {settings.family} embeddings, got {embedding.family}; accepted: {settings.family}"
             f"{' or empirical' if settings.family == 'vmf' else ''}."
         )
     if embedding.dim != settings.dim:
-        raise InputError(f"the index has dimension {settings.dim}, got embeddings of {embedding.dim}.")
+        raise InputError(f"The index has dimension {settings.dim}, got embeddings of {embedding.dim}.")
     variance = embedding.parameters.get("variance")
     if variance is not None and variance.shape[1] > settings.variances:
         raise InputError(
-            f"the index stores one variance an item, got {variance.shape[1]}; create it with "
+            f"The index stores one variance per item, got {variance.shape[1]}; create it with "
             f"variances={settings.dim} for diagonal covariances."
         )
     narrow = {name: value.detach().cpu().float() for name, value in embedding.parameters.items()}
@@ -142,7 +150,7 @@ def refuse_unsearchable(found: Searchable, ids: Sequence[str], embedding: Embedd
         length = float(embedding.location[int(wrong[0])].double().norm())
         others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise InputError(
-            f"item {ids[int(wrong[0])]!r}{others} has a location of length {length:g}, which gives no direction "
+            f"Item {ids[int(wrong[0])]!r}{others} has a location of length {length:g}, which gives no direction "
             "or distance to be found by; leave it out or embed it again."
         )
 
@@ -161,6 +169,7 @@ def _plain(vectors: Tensor) -> Floats:
 def packed_attachment(
     name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]
 ) -> tuple[bytes, str]:
+    """Safetensors and JSON."""
     from safetensors.torch import save
 
     plain = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -168,11 +177,12 @@ def packed_attachment(
         return save(plain), json.dumps(dict(record), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"the record of {name!r} cannot be written as JSON ({error}); keep infinite numbers in tensors."
+            f"The record of {name!r} cannot be written as JSON ({error}); keep infinite numbers in tensors."
         ) from error
 
 
 def read_attachment(tensors: bytes, record: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `packed_attachment` was given."""
     from safetensors.torch import load
 
     return load(tensors), json.loads(record)

@@ -1,18 +1,15 @@
-"""An index copied to another place, from a folder to Milvus, back, or between two of a kind.
+"""An index copied to another place, from one backend to another or between two of a kind.
 
 Items go over in their order, some at a time, each lot whole; so a copy that was stopped holds the first items of
-its source and goes on behind them. Until it is complete nobody can open it: in a folder it lies beside its place,
-in `.NAME.migrating`, in Milvus it is marked as unfinished. It is complete when both sides, read once more, have
-the same count and the same checksum over settings, items, distributions and parts.
+its source and goes on behind them. Until it is complete nobody can open it (`Index.under_construction`). It is
+complete when both sides, read once more, have the same count and the same checksum over settings, items,
+distributions and attachments.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,23 +19,24 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError, StoreError
-from doubtless.index.base import Index, open_index
-from doubtless.index.folder import FolderIndex
+from doubtless.index.backends import backend_of, open_index
+from doubtless.index.base import Index
+from doubtless.index.construction import UNFINISHED, Construction
 from doubtless.index.forms import packed
-from doubtless.index.milvus.connection import Address, is_milvus
-from doubtless.index.milvus.index import discard_unfinished, look_at
-from doubtless.index.sqlite import Item
+from doubtless.index.items import Item
 
 ATTACHMENT = "migration"
 """Under this name a copy keeps what it is a copy of."""
 
 TOGETHER = 2_048
-UNFINISHED = (
-    "a migration into it was stopped; repeat `doubtless index migrate`, or begin anew with --restart."
+MIGRATION = Construction(
+    "migrating",
+    "a migration into it was stopped; repeat `doubtless index migrate`, or begin anew with --restart.",
+    resumes=True,
 )
 
-Told = Callable[[int, int], None]
-"""Is told how many items are done, of how many."""
+Observer = Callable[[int, int], None]
+"""Is called with how many items are done, of how many."""
 
 
 @dataclass(frozen=True)
@@ -50,40 +48,45 @@ class Migrated:
     items: int
     copied: int
     """Items this call copied; the others were there from one that was stopped."""
-    parts: list[str]
+    attachments: list[str]
     checksum: str
 
 
 def migrate(
-    source: str | Path, target: str | Path, *, restart: bool = False, told: Told | None = None
+    source: str | Path, target: str | Path, *, restart: bool = False, observer: Observer | None = None
 ) -> Migrated:
     """Copies an index; called again after it was stopped, it goes on. Never over something else.
 
     >>> migrate("gallery", "milvus:http://localhost:19530/gallery")                # doctest: +SKIP
     """
-    if _place(source) == _place(target):
+    origin, source_name = backend_of(source)
+    backend, name = backend_of(target)
+    if (origin, origin.place(source_name)) == (backend, backend.place(name)):
         raise InputError(f"{source} cannot be copied onto itself; name another place.")
     with open_index(source) as old:
-        if _is_finished(target):
+        if backend.exists(name):
             return _repeated(old, source, target)
-        with _unfinished(old, target, restart=restart) as new:
-            copied = _copy_items(old, new, target, told)
-            parts = _copy_attachments(old, new)
+        if restart:
+            backend.discard(name, MIGRATION)
+        with backend.under_construction(name, old.settings.copied(), MIGRATION) as new:
+            _claim(old, new, target)
+            copied = _copy_items(old, new, target, observer)
+            attachments = _copy_attachments(old, new)
             items, checksum = _verified(old, new, source, target)
             new.attach(ATTACHMENT, {}, _record(old, checksum))
-        return Migrated(str(source), str(target), items, copied, parts, checksum)
+        return Migrated(str(source), str(target), items, copied, attachments, checksum)
 
 
 def checksum_of(index: Index) -> str:
     """SHA-256 over all an index holds: the same wherever it is kept, another for any difference."""
     digest = hashlib.sha256()
-    _feed(digest, {key: value for key, value in index.settings.record().items() if key != "identity"})
+    _feed(digest, index.settings.public_record())
     for items, numbers in _lots(index, index.rows):
         for item in items:
             _feed(digest, [item.id, item.label, item.path, item.metadata])
         digest.update(numbers)
     for name in _attachment_names(index):
-        tensors, record = _part(index, name)
+        tensors, record = _attachment(index, name)
         _feed(digest, [name, record])
         for key, value in sorted(tensors.items()):
             plain = value.contiguous()
@@ -95,7 +98,7 @@ def checksum_of(index: Index) -> str:
 # -- copying -----------------------------------------------------------------------------------------
 
 
-def _copy_items(old: Index, new: Index, target: str | Path, told: Told | None) -> int:
+def _copy_items(old: Index, new: Index, target: str | Path, observer: Observer | None) -> int:
     rows, done = old.rows, len(new)
     if done > len(rows) or old.ids(rows[:done]) != new.ids():
         raise InputError(
@@ -112,15 +115,15 @@ def _copy_items(old: Index, new: Index, target: str | Path, told: Told | None) -
             paths=[item.path for item in items],
             metadata=[item.metadata for item in items],
         )
-        if told is not None:
-            told(start + len(some), len(rows))
+        if observer is not None:
+            observer(start + len(some), len(rows))
     return len(rows) - done
 
 
 def _copy_attachments(old: Index, new: Index) -> list[str]:
     names = _attachment_names(old)
     for name in names:
-        new.attach(name, *_part(old, name))
+        new.attach(name, *_attachment(old, name))
     return names
 
 
@@ -142,14 +145,14 @@ def _lots(index: Index, rows: Tensor) -> Iterator[tuple[list[Item], bytes]]:
 
 
 def _attachment_names(index: Index) -> list[str]:
-    return sorted(name for name in index.stats()["parts"] if name != ATTACHMENT)
+    return [name for name in index.attachments() if name not in (ATTACHMENT, UNFINISHED)]
 
 
-def _part(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    found = index.attached(name)
-    if found is None:
-        raise StoreError(f"{index.path} lost its part {name!r} while it was read; repeat the command.")
-    return found
+def _attachment(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    attachment = index.attached(name)
+    if attachment is None:
+        raise StoreError(f"{index.path} lost its attachment {name!r} while it was read; repeat the command.")
+    return attachment
 
 
 def _feed(digest: Any, value: object) -> None:
@@ -159,25 +162,8 @@ def _feed(digest: Any, value: object) -> None:
 # -- the target --------------------------------------------------------------------------------------
 
 
-def _place(name: str | Path) -> str:
-    if not is_milvus(name):
-        return str(Path(name).resolve())
-    address = Address.parse(str(name))
-    return (
-        f"{address.server or ''}{'' if address.file is None else address.file.resolve()} {address.collection}"
-    )
-
-
 def _record(old: Index, checksum: str | None = None) -> dict[str, Any]:
     return {"source": old.settings.identity, "checksum": checksum}
-
-
-def _is_finished(target: str | Path) -> bool:
-    if is_milvus(target):
-        there, unfinished = look_at(str(target))
-        return there and unfinished is None
-    path = Path(target)
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def _repeated(old: Index, source: str | Path, target: str | Path) -> Migrated:
@@ -190,67 +176,20 @@ def _repeated(old: Index, source: str | Path, target: str | Path) -> Migrated:
     except (InputError, StoreError):
         raise elsewhere from None
     with new:
-        part = new.attached(ATTACHMENT)
-        if part is None or part[1]["source"] != old.settings.identity:
+        origin = new.attached(ATTACHMENT)
+        if origin is None or origin[1]["source"] != old.settings.identity:
             raise elsewhere
         items, checksum = _verified(old, new, source, target)
         return Migrated(str(source), str(target), items, 0, _attachment_names(new), checksum)
 
 
-@contextlib.contextmanager
-def _unfinished(old: Index, target: str | Path, *, restart: bool) -> Iterator[Index]:
-    """The copy as far as it has come, which is put into its place when the block ends well."""
-    if is_milvus(target):
-        with _in_milvus(old, str(target), restart=restart) as new:
-            _claim(old, new, target)
-            yield new
-            new.finish()
-        return
-    path = Path(target)
-    folder = path.with_name(f".{path.name}.migrating")
-    if restart:
-        shutil.rmtree(folder, ignore_errors=True)
-    with (
-        FolderIndex.open(folder, writable=True)
-        if folder.exists()
-        else FolderIndex.create(folder, **_shape(old)) as index
-    ):
-        _claim(old, index, target)
-        yield index
-    try:
-        os.replace(folder, path)
-    except OSError as error:
-        raise StoreError(
-            f"{folder} cannot be put into its place {path}: {error.strerror or error}."
-        ) from error
-
-
-def _in_milvus(old: Index, target: str, *, restart: bool) -> Any:
-    from doubtless.index.milvus.index import MilvusIndex
-
-    _, why = look_at(target)
-    if why is not None and why != UNFINISHED:
-        raise InputError(f"{target} is something else that is not finished: {why}")
-    if why is not None and restart:
-        discard_unfinished(target)
-        why = None
-    if why is None:
-        return MilvusIndex.create(target, **_shape(old), unfinished=UNFINISHED)
-    return MilvusIndex.open(target, writable=True, unfinished=True)
-
-
 def _claim(old: Index, new: Index, target: str | Path) -> None:
     """Notes of what this is a copy, or finds it noted."""
-    part = new.attached(ATTACHMENT)
-    if part is None and not len(new):
+    origin = new.attached(ATTACHMENT)
+    if origin is None and not len(new):
         new.attach(ATTACHMENT, {}, _record(old))
-    elif part is None or part[1]["source"] != old.settings.identity:
+    elif origin is None or origin[1]["source"] != old.settings.identity:
         raise InputError(
             f"{target} is the unfinished copy of another index than {old.path}; finish that, or discard it with "
             "--restart."
         )
-
-
-def _shape(index: Index) -> dict[str, Any]:
-    settings = index.settings.record()
-    return {key: value for key, value in settings.items() if key != "identity"}

@@ -39,9 +39,10 @@ class Salvage:
     """Items that the index counted and that could not be read."""
     without_label: int
     """Saved items whose label's name could not be read."""
-    parts: list[str]
+    attachments: list[str]
 
     def record(self) -> dict[str, Any]:
+        """As JSON."""
         return asdict(self)
 
 
@@ -65,7 +66,7 @@ def salvage(into: FolderIndex, connection: sqlite3.Connection) -> Salvage:
         kept += len(batch)
     counted = _readable(connection, "SELECT items FROM state")
     return Salvage(
-        kept, max(0, counted[0][0] - kept) if counted else 0, nameless, list(_parts(connection, into))
+        kept, max(0, counted[0][0] - kept) if counted else 0, nameless, list(_attachments(connection, into))
     )
 
 
@@ -137,7 +138,7 @@ def _metadata(written: str | None) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _parts(connection: sqlite3.Connection, into: FolderIndex) -> Iterator[str]:
+def _attachments(connection: sqlite3.Connection, into: FolderIndex) -> Iterator[str]:
     for (name,) in _readable(connection, "SELECT name FROM part"):
         for found in _readable(connection, "SELECT tensors, record FROM part WHERE name = ?", (name,)):
             try:

@@ -3,9 +3,7 @@
 So scores and distances are exact for what was found, ties go by row, and on a Flat index what was found is what
 looking at every item would have found, up to the rounding of a float32 inner product at the border of k + 6.
 
-Exact proposals: the best inner products of queries with pieces of a matrix, by FAISS in float32.
-
-What an index says about itself: counts, sizes, and how much its approximate search misses.
+Also what an index says about itself: counts, sizes, and how much its approximate search misses.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, nearest
-from doubtless.index.forms import ITEM, Floats, Integers, fitting, spread, unpacked
+from doubtless.index.forms import ITEM, Floats, Integers, fitting, searchable, spread, unpacked
 from doubtless.index.proposals import DEPTH, SAMPLE, Approximate, Piece, propose, recall_of
 from doubtless.index.settings import IndexScore, Settings
 from doubtless.index.sqlite import Store
@@ -49,7 +47,39 @@ class Vectors(Protocol):
     def items(self) -> NDArray[np.void]:
         """(positions,) of ITEM."""
 
-    def matrix(self, score: str) -> Matrix: ...
+    def matrix(self, score: str) -> Matrix:
+        """The vectors searched by a score."""
+
+
+@dataclass
+class Candidates:
+    """Some items in memory, where `measured` finds them: all of a small index, or what a backend proposed."""
+
+    settings: Settings
+    has_labels: bool
+    items: NDArray[np.void]  # (positions,) of ITEM
+    matrices: dict[str, Floats]
+
+    @classmethod
+    def of(
+        cls,
+        embedding: Embedding,
+        rows: Tensor | Integers,
+        labels: Tensor | Integers,
+        settings: Settings,
+        *,
+        has_labels: bool,
+    ) -> Candidates:
+        """Of stored distributions, their rows (n,), rising, and label codes (n,)."""
+        form = searchable(embedding, settings, rows=np.asarray(rows), labels=np.asarray(labels))
+        return cls(settings, has_labels, form.items, form.matrices)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def matrix(self, score: str) -> Matrix:
+        """The vectors searched by a score; points have one kind for both."""
+        return Matrix(self.matrices.get(score, self.matrices["direction"]))
 
 
 @dataclass(frozen=True)
@@ -69,7 +99,7 @@ class Queries:
         without = ~embedding.direction.any(1)
         if bool(without.any()) and not (settings.is_gaussian and score == "expected-distance"):
             raise InputError(
-                f"query {int(without.nonzero()[0, 0])} has a location of length 0 and so no direction to "
+                f"Query {int(without.nonzero()[0, 0])} has a location of length 0 and so no direction to "
                 "compare; leave it out or embed it again."
             )
         compared = embedding.location if settings.is_gaussian else embedding.direction
@@ -84,7 +114,7 @@ class Queries:
         return len(self.vectors)
 
 
-def asked(
+def prepared(
     embedding: Embedding, k: int, settings: Settings, *, score: IndexScore | None, model: str | None
 ) -> tuple[IndexScore, Queries]:
     """What to rank by, and the queries; a search that no index like this could do is refused."""
@@ -117,6 +147,12 @@ def search(
     else:
         proposed = _approximately(cache, approximate, queries.vectors, k + SPARE, positions)
     return measured(cache, queries, proposed, k, score=score)
+
+
+def search_all(candidates: Candidates, queries: Queries, k: int, *, score: ScoreName) -> Hits:
+    """The k best of some items for each query, every one of them looked at."""
+    proposed = propose(queries.vectors, candidates.matrix(score).pieces(), k + SPARE)
+    return measured(candidates, queries, proposed, k, score=score)
 
 
 def measured(vectors: Vectors, queries: Queries, proposed: Integers, k: int, *, score: ScoreName) -> Hits:
@@ -161,9 +197,8 @@ def _measured(
     cache: Vectors, queries: Queries, rows: slice, proposed: Integers, k: int, score: ScoreName
 ) -> tuple[Integers, Floats, Floats]:
     """Positions, cosines and expected squared distances (c, k) of the best k proposals, best first."""
-    proposed = np.sort(
-        proposed, axis=1
-    )  # positions are in the order of rows: stable sorting settles ties by row
+    # Positions are in the order of rows: stable sorting settles ties by row.
+    proposed = np.sort(proposed, axis=1)
     missing = proposed < 0
     cosine, distance, rank = _compared(cache, queries, rows, np.where(missing, 0, proposed))
     key = (cosine if score == "direction" else rank).astype(np.float32)  # what rounding tells apart is no tie
@@ -223,11 +258,11 @@ def statistics(store: Store, cache: VectorCache) -> dict[str, Any]:
     state, settings = store.state(), cache.settings
     searched_by = "flat" if cache.approximate is None else cache.approximate.recipe.kind
     return {
-        **{key: value for key, value in settings.record().items() if key != "identity"},
+        **settings.public_record(),
         "items": state.items,
         "labels": len(store.label_names()),
         "removed": store.removed_count(),
-        "parts": store.parts(),
+        "attachments": store.attachments(),
         "bytes": sum(file.stat().st_size for file in store.folder.rglob("*") if file.is_file()),
         "searched_by": searched_by,
         "recall@10": measured_recall(store, cache),

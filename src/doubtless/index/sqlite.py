@@ -1,8 +1,10 @@
 """`Store`: the truth of an index, a SQLite database in WAL mode. It knows rows and blobs, nothing of vectors.
 
-Every method that reads several things is called inside `reading()`, every one that changes inside `writing()`.
+A row number names one version of one item: it is never used again, an update gives the item a new one. So what
+a cache has to learn is always "rows above the last one I saw" and "rows removed after the version I saw".
 
-The SQLite connection of an index: opened with care, transactions that are durable, errors that are sentences.
+Every method that reads several things is called inside `reading()`, every one that changes inside `writing()`:
+transactions that are durable, with errors that are sentences.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -22,8 +23,32 @@ from urllib.parse import quote
 import numpy as np
 
 from doubtless.errors import StoreError
-from doubtless.index.forms import Floats, Integers
-from doubtless.index.settings import APPLICATION, DATABASE, SCHEMA, TABLES, Settings
+from doubtless.index.forms import Block, Floats, Integers
+from doubtless.index.items import Fields
+from doubtless.index.settings import DATABASE, SCHEMA, Settings
+
+APPLICATION = 0x646F7562  # "doub", in the header of the database
+PAGE = 16384  # several items per page also where an item has a thousand numbers
+PATIENCE = 30.0  # seconds to wait for a lock another process holds for a moment
+
+TABLES = """
+CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE state (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    generation INTEGER NOT NULL,  -- rises with every compaction: caches start again
+    version INTEGER NOT NULL,     -- rises with every change
+    next_row INTEGER NOT NULL,
+    items INTEGER NOT NULL
+);
+INSERT INTO state VALUES (1, 0, 0, 0, 0);
+CREATE TABLE label (code INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE item (
+    row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label INTEGER, path TEXT, metadata TEXT
+);
+CREATE TABLE vector (row INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE removed (version INTEGER, row INTEGER, PRIMARY KEY (version, row)) WITHOUT ROWID;
+CREATE TABLE part (name TEXT PRIMARY KEY, tensors BLOB NOT NULL, record TEXT NOT NULL);
+"""
 
 
 class State(NamedTuple):
@@ -33,33 +58,6 @@ class State(NamedTuple):
     version: int
     next_row: int
     items: int
-
-
-@dataclass(frozen=True)
-class Item:
-    """What an index knows of an item beside its embedding."""
-
-    id: str
-    label: str | None
-    path: str | None
-    metadata: dict[str, Any]
-
-
-class Fields(NamedTuple):
-    """What is written of an item beside its numbers."""
-
-    id: str
-    label: int | None
-    path: str | None
-    metadata: str | None
-
-
-class Block(NamedTuple):
-    """Some rows as they are stored."""
-
-    rows: Integers  # (n,)
-    labels: Integers  # (n,) codes, −1 without
-    numbers: Floats  # (n, width)
 
 
 class Store:
@@ -198,14 +196,17 @@ class Store:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def attach(self, name: str, tensors: bytes, record: str) -> None:
+        """Keeps an attachment in place of what was there; the table's name is older than the word."""
         self._connection.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, tensors, record))
 
-    def part(self, name: str) -> tuple[bytes, str] | None:
+    def attachment(self, name: str) -> tuple[bytes, str] | None:
+        """Tensors and record under a name."""
         query = "SELECT tensors, record FROM part WHERE name = ?"
         found: tuple[bytes, str] | None = self._connection.execute(query, (name,)).fetchone()
         return found
 
-    def parts(self) -> list[str]:
+    def attachments(self) -> list[str]:
+        """Names of all attachments, sorted."""
         return [name for (name,) in self._connection.execute("SELECT name FROM part ORDER BY name")]
 
     # -- inside --------------------------------------------------------------------------------------
@@ -227,10 +228,6 @@ class Store:
         numbers = np.frombuffer(joined, dtype="<f4").reshape(-1, width)
         rows = np.array([row for row, *_ in found], dtype=np.int64)
         return Block(rows, np.array([label for _, label, *_ in found], dtype=np.int64), numbers)
-
-
-PAGE = 16384  # several items a page also where an item has a thousand numbers
-PATIENCE = 30.0  # seconds to wait for a lock another process holds for a moment
 
 
 def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:

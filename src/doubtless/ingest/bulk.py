@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from doubtless import __version__
-from doubtless.data import Preparation
+from doubtless.data import Preparation, Source
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.files import write_json
 from doubtless.ingest.decode import decode_all, default_workers
-from doubtless.ingest.parquet import Columns
-from doubtless.ingest.records import ImageRecord, ImageStream
+from doubtless.ingest.records import Columns, ImageRecord, ImageStream
 from doubtless.ingest.shards import (
     FORMATS,
     MANIFEST,
@@ -40,10 +38,14 @@ from doubtless.ingest.shards import (
 from doubtless.ingest.streams import open_streams
 from doubtless.methods import Method
 from doubtless.runs.model import model_fingerprint
+from doubtless.version import __version__
 
 if TYPE_CHECKING:
     from doubtless.runs.model import Model
 
+
+Sources = str | Path | Source | Sequence[str | Path | Source]
+"""Folders, image files, tar shards, parquet files, names of sources; or a source itself."""
 
 SCHEMA = 1
 SHARD_SIZE = 4096
@@ -101,7 +103,7 @@ class Embedded:
 
 def embed_files(
     model: Model | Method,
-    sources: str | Path | Sequence[str | Path],
+    sources: Sources,
     out: str | Path,
     *,
     format: ShardFormat = "safetensors",
@@ -117,7 +119,7 @@ def embed_files(
     """
     method, store = method_of(model), ShardStore(Path(out), format)
     store.must_fit()
-    plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
+    plan = plan_work(model, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
 
     def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedShard]]:
         for unit in units:
@@ -149,7 +151,7 @@ def embed_into(store: ShardStore, plan: Plan, produce: Produce, *, meter: Meter 
 
 def embedded(
     model: Model | Method,
-    sources: str | Path | Sequence[str | Path],
+    sources: Sources,
     *,
     columns: Columns | None = None,
     shard_size: int = SHARD_SIZE,
@@ -159,7 +161,7 @@ def embedded(
 ) -> Iterator[EmbeddedShard]:
     """The embedded images of some sources, shard after shard, written nowhere."""
     method = method_of(model)
-    plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
+    plan = plan_work(model, sources, columns=columns, shard_size=shard_size, batch_size=batch_size)
     if meter is not None:
         meter.start(plan.total, 0)
     for unit in plan.units:
@@ -168,7 +170,7 @@ def embedded(
 
 def plan_work(
     model: Model | Method,
-    sources: str | Path | Sequence[str | Path],
+    sources: Sources,
     *,
     columns: Columns | None = None,
     shard_size: int = SHARD_SIZE,
@@ -179,7 +181,9 @@ def plan_work(
     for name, value in (("shard_size", shard_size), ("batch_size", batch_size)):
         if value is not None and value < 1:
             raise InputError(f"{name} must be at least 1, got {value}.")
-    streams = open_streams([sources] if isinstance(sources, str | Path) else sources, columns=columns)
+    streams = open_streams(
+        [sources] if isinstance(sources, str | Path | Source) else sources, columns=columns
+    )
     pieces = [
         stream.slice(start, min(start + shard_size, len(stream)))
         for stream in streams
@@ -189,7 +193,7 @@ def plan_work(
         "schema": SCHEMA,
         "doubtless": __version__,
         "model": model_fingerprint(method),
-        "run": None if method.folder is None else str(method.folder.absolute()),
+        "run": place_of(model),
         "method": method.name,
         "sources": [
             {"name": stream.name, "images": len(stream), "fingerprint": stream.fingerprint()}
@@ -313,7 +317,15 @@ class _Work:
 
 
 def method_of(model: Model | Method) -> Method:
+    """The method, of itself or of a model."""
     return model if isinstance(model, Method) else model.method
+
+
+def place_of(model: Model | Method) -> str | None:
+    """What names a model so that it can be opened again: its run's folder or an import path; None without one."""
+    if not isinstance(model, Method):
+        return model.place
+    return None if model.folder is None else str(model.folder.absolute())
 
 
 _SAME = {

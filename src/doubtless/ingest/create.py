@@ -24,7 +24,7 @@ from doubtless.ingest.bulk import SHARD_SIZE, Meter, Sources, embed_files, metho
 from doubtless.ingest.records import Columns
 from doubtless.ingest.shards import BadImage, EmbeddedShard, read_shards, write_bad
 from doubtless.methods import Method
-from doubtless.registry import MODULE
+from doubtless.registry import names_network
 from doubtless.runs.model import model_fingerprint
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _settings_for(embedding: Embedding, *, kind: Kind, score: IndexScore, model:
 
 def _absolute(run: str | Path) -> str:
     """What names a model from everywhere: a folder's absolute path; an import path is one already."""
-    return str(run) if str(run).startswith(MODULE) else str(Path(run).absolute())
+    return str(run) if names_network(str(run)) else str(Path(run).absolute())
 
 
 def _chosen(shard: EmbeddedShard, rows: list[int]) -> dict[str, Any]:

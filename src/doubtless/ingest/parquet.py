@@ -9,22 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from doubtless.errors import InputError, nearest
-from doubtless.ingest.records import ImageRecord, plain_metadata, too_large
-from doubtless.ingest.tar import file_fingerprint
+from doubtless.ingest.records import Columns, ImageRecord, file_fingerprint, plain_metadata, too_large
 
 IMAGE_NAMES = ("image", "img", "picture", "image_bytes", "bytes", "jpg", "jpeg", "png")
 LABEL_NAMES = ("label", "labels", "class", "cls", "category", "fine_label")
 ID_NAMES = ("id", "image_id", "__key__", "key")
 ROWS = 64  # in memory at a time
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Columns by name; None: found by their usual names, images also by their type."""
-
-    image: str | None = None
-    label: str | None = None
-    id: str | None = None
 
 
 @dataclass(frozen=True)

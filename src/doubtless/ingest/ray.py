@@ -28,14 +28,14 @@ from doubtless.ingest.bulk import (
     Embedded,
     Meter,
     Plan,
+    Sources,
     WorkUnit,
     embed_into,
     embed_unit,
     method_of,
     plan_work,
 )
-from doubtless.ingest.parquet import Columns
-from doubtless.ingest.records import ImageStream
+from doubtless.ingest.records import Columns, ImageStream
 from doubtless.ingest.shards import EmbeddedShard, ShardFormat, ShardStore, decode_shard, encode_shard
 from doubtless.ingest.streams import SourceStream
 from doubtless.methods import Method
@@ -65,7 +65,7 @@ class RayOptions:
 
 def embed_with_ray(
     model: Model | Method,
-    sources: str | Path | Sequence[str | Path],
+    sources: Sources,
     out: str | Path,
     *,
     options: RayOptions | None = None,
@@ -88,7 +88,7 @@ def embed_with_ray(
     store = ShardStore(Path(out), format)
     with RayCluster(options) as cluster:
         size = batch_size or (GPU_BATCH if cluster.gpus(method) else None)
-        plan = plan_work(method, sources, columns=columns, shard_size=shard_size, batch_size=size)
+        plan = plan_work(model, sources, columns=columns, shard_size=shard_size, batch_size=size)
 
         def produce(units: Sequence[WorkUnit]) -> Iterator[tuple[int, EmbeddedShard]]:
             images = {unit.number: len(unit.images) for unit in units}

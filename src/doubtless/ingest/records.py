@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_BYTES = 256 << 20
 """An image file beyond this is not read."""
 
@@ -28,11 +31,21 @@ class ImageRecord:
     problem: str | None = None
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Columns by name; None: found by their usual names, images also by their type."""
+
+    image: str | None = None
+    label: str | None = None
+    id: str | None = None
+
+
 class ImageStream(Protocol):
-    """Images in a fixed order. A value: it can be cut into parts, and sent to another process."""
+    """Images in a fixed order. A value: it can be cut into pieces, and sent to another process."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Where they come from."""
 
     def __len__(self) -> int: ...
 
@@ -45,7 +58,14 @@ class ImageStream(Protocol):
     def slice(self, start: int, stop: int) -> ImageStream:
         """Images start … stop − 1 alone."""
 
-    def records(self) -> Iterator[ImageRecord]: ...
+    def records(self) -> Iterator[ImageRecord]:
+        """One by one, not yet decoded."""
+
+
+def file_fingerprint(path: Path) -> str:
+    """Changes when a file's name, size or time of change does."""
+    stat = path.stat()
+    return hashlib.sha256(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:16]
 
 
 def too_large(size: int) -> str | None:

@@ -17,11 +17,14 @@ from pathlib import Path
 from doubtless.data import Source, open_source
 from doubtless.data.prepare import SUFFIXES
 from doubtless.errors import InputError
-from doubtless.ingest.parquet import Columns, ParquetStream
-from doubtless.ingest.records import ImageRecord, ImageStream, is_text
-from doubtless.ingest.tar import TAR_SUFFIXES, TarStream
-
-PARQUET_SUFFIXES = (".parquet", ".pq")
+from doubtless.ingest.records import (
+    PARQUET_SUFFIXES,
+    TAR_SUFFIXES,
+    Columns,
+    ImageRecord,
+    ImageStream,
+    is_text,
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class FolderStream:
 
     root: Path
     files: tuple[str, ...]
-    """Paths below the root, with / between their parts."""
+    """Paths below the root, with / between folders."""
 
     @classmethod
     def open(cls, root: Path) -> FolderStream:
@@ -109,21 +112,25 @@ class SourceStream:
         return names[number] if self.source.paths is not None else f"{self.source.name}/{names[number]}"
 
 
-def open_streams(sources: Sequence[str | Path], *, columns: Columns | None = None) -> list[ImageStream]:
+def open_streams(
+    sources: Sequence[str | Path | Source], *, columns: Columns | None = None
+) -> list[ImageStream]:
     """The streams of some sources, in their order; ids must differ among all of them.
 
     >>> [len(stream) for stream in open_streams(["digits"])]
     [1797]
     """
     if not sources:
-        raise InputError("there is no source to embed; name folders, tar shards, parquet files or a source.")
+        raise InputError("There is no source to embed; name folders, tar shards, parquet files or a source.")
     columns = columns or Columns()
     streams = [stream for source in sources for stream in _open(source, columns)]
     _must_differ(streams)
     return streams
 
 
-def _open(source: str | Path, columns: Columns) -> list[ImageStream]:
+def _open(source: str | Path | Source, columns: Columns) -> list[ImageStream]:
+    if isinstance(source, Source):
+        return [SourceStream(source, 0, len(source))]
     path = Path(str(source).removeprefix("folder:"))
     if path.is_dir():
         return _open_folder(path, columns)
@@ -131,15 +138,19 @@ def _open(source: str | Path, columns: Columns) -> list[ImageStream]:
         return [_open_file(path, columns)]
     if Path(source).suffix or os.sep in str(source):
         raise InputError(f"There is no file or folder {source}.")
-    found = open_source(str(source))
-    return [SourceStream(found, 0, len(found))]
+    named = open_source(str(source))
+    return [SourceStream(named, 0, len(named))]
 
 
 def _open_file(path: Path, columns: Columns) -> ImageStream:
     name = path.name.lower()
     if name.endswith(TAR_SUFFIXES):
+        from doubtless.ingest.tar import TarStream
+
         return TarStream.open(path)
     if name.endswith(PARQUET_SUFFIXES):
+        from doubtless.ingest.parquet import ParquetStream
+
         return ParquetStream.open(path, columns)
     if path.suffix.lower() in SUFFIXES:
         return FolderStream(path.absolute().parent, (path.name,))

@@ -10,7 +10,6 @@ leads out of the shard makes its sample a bad one.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import tarfile
 from collections.abc import Iterator
@@ -21,9 +20,15 @@ from typing import Any
 
 from doubtless.data.prepare import SUFFIXES
 from doubtless.errors import InputError
-from doubtless.ingest.records import ImageRecord, is_text, plain_metadata, too_large
+from doubtless.ingest.records import (
+    TAR_SUFFIXES,
+    ImageRecord,
+    file_fingerprint,
+    is_text,
+    plain_metadata,
+    too_large,
+)
 
-TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 LABEL_KEYS = ("label", "cls", "class")
 SIDE_BYTES = 1 << 20  # of a label or a JSON
 
@@ -97,11 +102,6 @@ class TarStream:
                 name, None, path=f"{self.path}#{name}", problem=f"its label cannot be read: {error}"
             )
         return ImageRecord(name, data, label=label, path=f"{self.path}#{key}.{images[0]}", metadata=metadata)
-
-
-def file_fingerprint(path: Path) -> str:
-    stat = path.stat()
-    return hashlib.sha256(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:16]
 
 
 def _samples(path: Path, first: int, stop: int) -> Iterator[tuple[str, dict[str, bytes | str]]]:

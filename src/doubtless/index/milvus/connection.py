@@ -1,6 +1,6 @@
-"""Where an index of Milvus lies: `milvus:PATH`, a file of Milvus Lite, or `milvus:http://host:port`, a server.
+"""Where an index of Milvus lies, and the way to it: a client of a server, or of Milvus Lite in a file.
 
-The way to Milvus: a client of a server, or of Milvus Lite, which this process then serves on loopback.
+`milvus:PATH` is a file of Milvus Lite, which this process serves on loopback, `milvus:http://host:port` a server.
 
 A file of Milvus Lite belongs to one process at a time. All indexes of a process share the one server it runs for a
 file; the last one that closes stops it, which writes what is in memory and gives the file back.
@@ -42,13 +42,15 @@ class Address:
     collection: str = COLLECTION
 
     @classmethod
-    def parse(cls, name: str) -> Address:
-        """
+    def parse(cls, name: str | Path) -> Address:
+        """Takes a name apart; what can be none is refused.
+
         >>> Address.parse("milvus:http://localhost:19530/shoes").collection
         'shoes'
         >>> Address.parse("milvus:gallery.db").file
         PosixPath('gallery.db')
         """
+        name = str(name)
         rest = name.removeprefix(PREFIX)
         if not rest:
             raise InputError(f"{name!r} names no place; accepted: milvus:PATH or milvus:http://host:port.")
@@ -64,9 +66,14 @@ class Address:
         return cls(name, f"{parts.scheme}://{parts.netloc}", None, collection)
 
     @property
-    def parts(self) -> str:
-        """The collection that holds what is no item: settings, label names, calibrator, doubt."""
+    def catalog(self) -> str:
+        """The collection that holds what is no item: settings, names of labels, attachments."""
         return f"{self.collection}_parts"
+
+    @property
+    def place(self) -> str:
+        """The same for all names of one index."""
+        return f"{self.server or ''}{'' if self.file is None else self.file.resolve()} {self.collection}"
 
     def beside(self, ending: str) -> Path:
         """A hidden folder for work on this index: beside its file, or for a server where the command runs."""
@@ -75,11 +82,6 @@ class Address:
         assert self.server is not None
         host = re.sub(r"[^A-Za-z0-9.-]+", "-", urlsplit(self.server).netloc.rpartition("@")[2])
         return Path(f".milvus-{host}-{self.collection}.{ending}")
-
-
-def is_milvus(name: object) -> bool:
-    """Whether an INDEX is an address of Milvus, and not the path of a folder."""
-    return isinstance(name, str) and name.startswith(PREFIX)
 
 
 PATIENCE = 30.0  # seconds for one call
@@ -110,6 +112,7 @@ class Connection:
             return getattr(self._client, verb)(*arguments, **named)
 
     def close(self) -> None:
+        """Lets go of it; the last one of a file stops its server."""
         with contextlib.suppress(Exception):
             self._client.close()
         self._release()
@@ -126,9 +129,9 @@ class Connection:
         try:
             yield
         except (_pymilvus().MilvusException, grpc.RpcError) as error:
-            said = getattr(error, "message", None) or str(error)
+            message = getattr(error, "message", None) or str(error)
             raise StoreError(
-                f"Milvus at {self.address.name} did not do what was asked ({said.strip()}); nothing that was "
+                f"Milvus at {self.address.name} did not do what was asked ({message.strip()}); nothing that was "
                 "stored before is lost. Is the server there, and has its disk space?"
             ) from error
 
@@ -169,6 +172,7 @@ class _LiteServer:
             return cls._running[file]
 
     def leave(self) -> None:
+        """One user less; the last one stops it."""
         with self._mutex:
             self._users -= 1
             if self._users == 0:
@@ -176,6 +180,7 @@ class _LiteServer:
                 self.stop()
 
     def stop(self) -> None:
+        """Writes what is in memory and gives the file back."""
         self._server.stop(grace=2).wait()
         self._database.close()
 

@@ -2,8 +2,6 @@
 
 Milvus proposes, what it proposes is measured again in float64 by the same code as in a folder: scores, distances
 and the order of hits agree. docs/milvus.md says what Milvus does not promise.
-
-What there is at an address: an index, the beginnings of one, or something of somebody else.
 """
 
 from __future__ import annotations
@@ -12,44 +10,43 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index import search as searching
-from doubtless.index.base import Index, Rows, refuse_missing, whole_numbers
+from doubtless.index.base import Index
+from doubtless.index.construction import Standing, exists_already
 from doubtless.index.filters import Where
-from doubtless.index.forms import (
-    Floats,
-    fitting,
-    new_items,
-    packed,
-    packed_attachment,
-    read_attachment,
-    searchable,
-    unpacked,
+from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
+from doubtless.index.items import (
+    Fields,
+    Incoming,
+    Rows,
+    checked_ids,
+    refuse_missing,
+    refuse_unknown,
+    whole_numbers,
 )
-from doubtless.index.items import Incoming, checked_ids, refuse_unknown
+from doubtless.index.milvus.catalog import Catalog, State
+from doubtless.index.milvus.conditions import expression
 from doubtless.index.milvus.connection import Address, Connection
-from doubtless.index.milvus.shelf import Shelf, State, expression
 from doubtless.index.milvus.store import MilvusStore
 from doubtless.index.milvus.tables import (
+    CATALOG_FIELDS,
     ITEM_FIELDS,
-    PART_FIELDS,
     create_collections,
     drop_collections,
     kind_of,
     searched_vectors,
 )
-from doubtless.index.settings import IndexScore, Kind, Settings, settings_of
-from doubtless.index.sqlite import Block, Fields
-from doubtless.index.vector_cache import Matrix
+from doubtless.index.settings import IndexScore, Settings
 from doubtless.search.hits import Hits
 
 
@@ -68,64 +65,93 @@ class MilvusIndex(Index):
         self._connection, self._settings = connection, state.settings
         self._store = MilvusStore(connection, state.settings)
         self._mutex = threading.RLock()  # one change at a time
-        self._open, self._writer = True, ""
+        self._writer = ""
         if writable:
             self._writer = secrets.token_hex(8)
             state = replace(state, writer=self._writer)
-            self._store.shelf.write_state(state)
+            self._store.catalog.write_state(state)
             self._store.recover(state)
 
     @classmethod
-    def create(
-        cls,
-        path: str,
-        *,
-        family: str,
-        dim: int,
-        variances: int | None = None,
-        kind: Kind = "auto",
-        model: str | None = None,
-        score: IndexScore = "direction",
-        unfinished: str | None = None,
-    ) -> Self:
-        """A new, empty index, open for writing; a collection of the name that is there is left alone.
+    def open(cls, name: str | Path, *, writable: bool = False) -> Self:
+        """Opens an index to search it or, with `writable`, to change it as well."""
+        return cls._opened(name, writable=writable, unfinished=False)
 
-        unfinished: what is being done with it; until `finish` only `open(…, unfinished=True)` opens it.
-        """
-        settings = settings_of(
-            family=family, dim=dim, variances=variances, kind=kind, model=model, score=score
-        )
-        connection = Connection(Address.parse(path), may_create=True)
+    @classmethod
+    def create_as(cls, name: str | Path, settings: Settings) -> Self:
+        """A new, empty index, open for writing; a collection of the name that is there is refused."""
+        return cls._begin(name, settings, None)
+
+    @classmethod
+    def drop(cls, name: str | Path) -> None:
+        """Drops what a creation or migration left behind; a finished index is refused."""
+        with contextlib.closing(Connection(Address.parse(name))) as connection:
+            state = state_at(connection)
+            if state is None or state.unfinished is None:
+                raise InputError(f"{name} is finished, or nothing; it is not dropped.")
+            drop_collections(connection)
+
+    @classmethod
+    def look_at(cls, name: str | Path) -> Standing:
+        """What there is at an address."""
+        address = Address.parse(name)
+        if address.file is not None and not address.file.exists():
+            return Standing(False, None)
+        with contextlib.closing(Connection(address)) as connection:
+            state = state_at(connection)
+            return Standing(state is not None, None if state is None else state.unfinished)
+
+    @classmethod
+    def place(cls, name: str | Path) -> str:
+        """Server or file, and collection."""
+        return Address.parse(name).place
+
+    @classmethod
+    def beside(cls, name: str | Path, ending: str) -> Path:
+        """A hidden folder for work on this index: beside its file, or for a server where the command runs."""
+        return Address.parse(name).beside(ending)
+
+    @property
+    def unfinished(self) -> str | None:
+        """Never anything of one that `open` gave: it opens what is whole."""
+        return None
+
+    @classmethod
+    def _begin(cls, name: str | Path, settings: Settings, unfinished: str | None) -> Self:
+        connection = Connection(Address.parse(name), may_create=True)
         with closed_on_failure(connection):
             refuse_existing(connection)
             create_collections(connection, settings)
             state = State(settings, unfinished=unfinished)
-            Shelf(connection).write_state(state)
+            Catalog(connection).write_state(state)
             return cls(connection, state, writable=True)
 
     @classmethod
-    def open(cls, path: str, *, writable: bool = False, unfinished: bool = False) -> Self:
-        """Opens an index to search it or, with `writable`, to change it as well."""
-        connection = Connection(Address.parse(path))
+    def _continue(cls, name: str | Path) -> Self:
+        return cls._opened(name, writable=True, unfinished=True)
+
+    @classmethod
+    def _opened(cls, name: str | Path, *, writable: bool, unfinished: bool) -> Self:
+        connection = Connection(Address.parse(name))
         with closed_on_failure(connection):
             state = state_at(connection)
             if state is None:
-                raise StoreError(f"{path} is no index: there is no collection of doubtless in it.")
+                raise StoreError(f"{name} is no index: there is no collection of doubtless in it.")
             if state.unfinished is not None and not unfinished:
-                raise StoreError(f"{path} is not finished: {state.unfinished}")
-            for name in (connection.address.collection, connection.address.parts):
-                connection.call("load_collection", name)
+                raise StoreError(f"{name} is not finished: {state.unfinished}")
+            for collection in (connection.address.collection, connection.address.catalog):
+                connection.call("load_collection", collection)
             return cls(connection, state, writable=writable)
 
-    def finish(self) -> None:
-        """From here on everybody may open it."""
+    def _mark(self, unfinished: str | None) -> None:
         with self._changing() as state:
-            self._store.shelf.write_state(replace(state, unfinished=None))
+            self._store.catalog.write_state(replace(state, unfinished=unfinished))
 
     # -- what it is ----------------------------------------------------------------------------------
 
     @property
     def settings(self) -> Settings:
+        """What was decided when it was created."""
         return self._settings
 
     def __len__(self) -> int:
@@ -146,6 +172,10 @@ class MilvusIndex(Index):
         """(N,) label codes of all items in the order of `rows`, −1 without a label."""
         return torch.from_numpy(self._store.live(self._state())[1].copy())
 
+    def described(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
+        """Names of labels, and what is stored beside the numbers at those of the rows that are there."""
+        return self._store.label_names(self._state()), self._store.fields(set(rows))
+
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Id → row, of those that are there."""
         return self._store.rows_of(ids, self._state())
@@ -158,6 +188,13 @@ class MilvusIndex(Index):
         return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
 
     # -- changing ------------------------------------------------------------------------------------
+
+    def write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
+        """Stores a batch in new rows: of ids that must not be there or, `replacing`, must be."""
+        with self._changing() as state:
+            known = self._store.rows_of(incoming.ids, state)
+            incoming.refuse_misplaced(known, replacing=replacing)
+            self._replace(state, embedding, incoming, known, model)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none."""
@@ -175,15 +212,20 @@ class MilvusIndex(Index):
 
     def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
         """Keeps tensors and JSON under a name in the index, in place of what was there."""
-        written = packed_attachment(name, tensors, record)
+        packed_form = packed_attachment(name, tensors, record)
         with self._changing():
-            self._store.shelf.attach(name, *written)
+            self._store.catalog.attach(name, *packed_form)
 
     def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What `attach` kept under a name; None where there is nothing."""
         self._refuse_closed()
-        found = self._store.shelf.part(name)
-        return None if found is None else read_attachment(*found)
+        attachment = self._store.catalog.attachment(name)
+        return None if attachment is None else read_attachment(*attachment)
+
+    def attachments(self) -> list[str]:
+        """Names under which something is attached, sorted."""
+        self._refuse_closed()
+        return self._store.catalog.attachments()
 
     # -- searching -----------------------------------------------------------------------------------
 
@@ -197,16 +239,23 @@ class MilvusIndex(Index):
         model: str | None = None,
     ) -> Hits:
         """The k best items for every query, best first; row −1 where there are fewer. As `Index.search`."""
-        score, queries = searching.asked(embedding, k, self.settings, score=score, model=model)
+        score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
         state = self._state()
         condition = expression(where, self._store.label_names(state)) if where else ""
         proposed = self._store.propose(
             queries.vectors, k + searching.SPARE, score=score, condition=condition, state=state
         )
-        found = _Proposed.of(proposed.block, self.settings, has_labels=state.labels > 0)
-        positions = np.searchsorted(proposed.block.rows, proposed.rows)
+        block = proposed.block
+        candidates = searching.Candidates.of(
+            unpacked(block.numbers, self.settings),
+            block.rows,
+            block.labels,
+            self.settings,
+            has_labels=state.labels > 0,
+        )
+        positions = np.searchsorted(block.rows, proposed.rows)
         positions[proposed.rows < 0] = -1
-        return searching.measured(found, queries, positions, k, score=score)
+        return searching.measured(candidates, queries, positions, k, score=score)
 
     def stats(self) -> dict[str, Any]:
         """Counts, sizes and how it is searched; None for what Milvus does not say."""
@@ -214,11 +263,11 @@ class MilvusIndex(Index):
         files = [] if file is None else [one for one in file.rglob("*") if one.is_file()]
         kind = kind_of(self.settings)
         return {
-            **{key: value for key, value in self.settings.record().items() if key != "identity"},
+            **self.settings.public_record(),
             "items": state.items,
             "labels": state.labels,
             "removed": None,
-            "parts": self._store.shelf.parts(),
+            "attachments": self._store.catalog.attachments(),
             "bytes": None if file is None else sum(one.stat().st_size for one in files),
             "searched_by": kind,
             "recall@10": 1.0 if kind == "flat" else None,
@@ -227,20 +276,11 @@ class MilvusIndex(Index):
     def close(self) -> None:
         """Lets go of Milvus; Lite writes what is in memory. Closing twice is allowed."""
         with self._mutex:
-            if self._open:
-                self._open = False
+            if self._is_open:
+                self._is_open = False
                 self._connection.close()
 
     # -- inside --------------------------------------------------------------------------------------
-
-    def _beside(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
-        return self._store.label_names(self._state()), self._store.fields(set(rows))
-
-    def _write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
-        with self._changing() as state:
-            known = self._store.rows_of(incoming.ids, state)
-            incoming.refuse_misplaced(known, replacing=replacing)
-            self._replace(state, embedding, incoming, known, model)
 
     def _replace(
         self,
@@ -266,8 +306,7 @@ class MilvusIndex(Index):
     def _changing(self) -> Iterator[State]:
         with self._mutex:
             state = self._state()
-            if not self._writer:
-                raise StoreError(f"The index {self.path} is open for reading; open it with writable=True.")
+            self._refuse_reader(writable=bool(self._writer))
             if state.writer != self._writer:
                 raise StoreError(
                     f"The index {self.path} was opened for writing by another since; one writes at a time, the "
@@ -277,86 +316,46 @@ class MilvusIndex(Index):
                 state = self._store.recover(state)
             yield state
 
-    def _refuse_closed(self) -> None:
-        if not self._open:
-            raise StoreError(f"The index {self.path} is closed; open it again.")
-
-
-@dataclass
-class _Proposed:
-    """The items a search proposed, where `searching.measured` finds them."""
-
-    settings: Settings
-    has_labels: bool
-    items: NDArray[np.void]  # (m,) of ITEM
-    matrices: dict[str, Floats]
-
-    @classmethod
-    def of(cls, block: Block, settings: Settings, *, has_labels: bool) -> _Proposed:
-        found = searchable(unpacked(block.numbers, settings), settings, rows=block.rows, labels=block.labels)
-        return cls(settings, has_labels, found.items, found.matrices)
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def matrix(self, score: str) -> Matrix:
-        return Matrix(self.matrices.get(score, self.matrices["direction"]))
-
 
 def state_at(connection: Connection) -> State | None:
     """Of the index at an address; None where there is none, or one whose creation was cut off at its start."""
-    if not connection.call("has_collection", connection.address.parts):
+    if not connection.call("has_collection", connection.address.catalog):
         return None
     _refuse_foreign(connection)
-    connection.call("load_collection", connection.address.parts)
-    return Shelf(connection).read_state()
+    connection.call("load_collection", connection.address.catalog)
+    return Catalog(connection).read_state()
 
 
 def refuse_existing(connection: Connection) -> None:
+    """Refuses an address with an index, or something else; what a cut-off creation began is dropped."""
     address = connection.address
-    names = [name for name in (address.collection, address.parts) if connection.call("has_collection", name)]
+    names = [
+        name for name in (address.collection, address.catalog) if connection.call("has_collection", name)
+    ]
     if not names:
         return
-    if address.parts in names and state_at(connection) is not None:
-        raise InputError(f"{address.name} exists already; an index is only created where there is nothing.")
+    if address.catalog in names and state_at(connection) is not None:
+        raise exists_already(address.name)
     _refuse_foreign(connection)
     drop_collections(connection)  # of a creation that was cut off before it was anything
 
 
 def _refuse_foreign(connection: Connection) -> None:
     # Not by their description, which Milvus Lite forgets.
-    both = {connection.address.collection: ITEM_FIELDS, connection.address.parts: PART_FIELDS}
+    both = {connection.address.collection: ITEM_FIELDS, connection.address.catalog: CATALOG_FIELDS}
     for name, fields in both.items():
         if connection.call("has_collection", name):
-            found = {field["name"] for field in connection.call("describe_collection", name)["fields"]}
-            if not found >= fields:
+            columns = {field["name"] for field in connection.call("describe_collection", name)["fields"]}
+            if not columns >= fields:
                 raise InputError(
                     f"{connection.address.name} has a collection {name!r} that is none of doubtless's; name "
                     "another."
                 )
 
 
-def look_at(name: str) -> tuple[bool, str | None]:
-    """Whether there is an index, and what is still to be done before anyone may open it."""
-    address = Address.parse(name)
-    if address.file is not None and not address.file.exists():
-        return False, None
-    with contextlib.closing(Connection(address)) as connection:
-        state = state_at(connection)
-        return state is not None, None if state is None else state.unfinished
-
-
-def discard_unfinished(name: str) -> None:
-    """Drops what a creation or migration left behind; a finished index is refused."""
-    with contextlib.closing(Connection(Address.parse(name))) as connection:
-        state = state_at(connection)
-        if state is None or state.unfinished is None:
-            raise InputError(f"{name} is finished, or nothing; it is not dropped.")
-        drop_collections(connection)
-
-
 @contextlib.contextmanager
 def closed_on_failure(connection: Connection) -> Iterator[None]:
+    """Closes the connection where the block fails."""
     try:
         yield
     except BaseException:

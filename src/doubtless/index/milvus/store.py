@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.forms import Floats, Integers
+from doubtless.index.forms import Block, Floats, Integers
+from doubtless.index.items import Fields
+from doubtless.index.milvus.catalog import Catalog, State, groups, refuse_long
+from doubtless.index.milvus.conditions import filter_keys_of, key_of
 from doubtless.index.milvus.connection import Connection
-from doubtless.index.milvus.shelf import Shelf, State, facts_of, groups, key_of, refuse_long
-from doubtless.index.milvus.tables import FACTS, FIELD_OF, query_parameters
+from doubtless.index.milvus.tables import FIELD_OF, FILTER_KEYS, MOST_KEYS, query_parameters
 from doubtless.index.settings import IndexScore, Settings
-from doubtless.index.sqlite import Block, Fields
 
 LOOKED_UP = 8_192  # rows or ids asked for with one call
 SCANNED = 65_536  # row numbers looked through with one call
@@ -37,12 +38,12 @@ class Proposals(NamedTuple):
 
 
 class MilvusStore:
-    """The collection of the items; `shelf` has the rest."""
+    """The collection of the items; `catalog` has the rest."""
 
     def __init__(self, connection: Connection, settings: Settings) -> None:
         self._connection, self.settings = connection, settings
         self._name = connection.address.collection
-        self.shelf = Shelf(connection)
+        self.catalog = Catalog(connection)
         self._labels: list[str] = []
         self._unflushed = 0
         self.is_clean = True
@@ -51,7 +52,8 @@ class MilvusStore:
     # -- what there is -------------------------------------------------------------------------------
 
     def state(self) -> State:
-        state = self.shelf.read_state()
+        """Where the index stands now."""
+        state = self.catalog.read_state()
         assert state is not None  # it was there when the index was opened, and nothing deletes it
         return state
 
@@ -59,7 +61,7 @@ class MilvusStore:
         """Code → name; names are only ever added, so those that are known are not read again."""
         count = (state or self.state()).labels
         if len(self._labels) < count:
-            self._labels += self.shelf.label_names(range(len(self._labels), count))
+            self._labels += self.catalog.label_names(range(len(self._labels), count))
         return self._labels[:count]
 
     def rows_of(self, ids: Sequence[str], state: State | None = None) -> dict[str, int]:
@@ -99,7 +101,7 @@ class MilvusStore:
     ) -> Proposals:
         """The best `count` of what fulfils a condition, for queries of an exact search (n, D) or (n, D + 1)."""
         if count > DEEPEST:
-            raise InputError(f"Milvus finds at most {DEEPEST:,} items a query, got k that needs {count:,}.")
+            raise InputError(f"Milvus finds at most {DEEPEST:,} items per query, got k that needs {count:,}.")
         found = self._search(vectors, count, score, condition)
         if any(hit["row"] >= state.next_row for hits in found for hit in hits):
             # An addition is under way: once more without its rows, which took the places of others.
@@ -134,7 +136,7 @@ class MilvusStore:
         """Codes of labels; new ones are written, and count with the next change."""
         known = {name: code for code, name in enumerate(self.label_names())}
         new = [name for name in dict.fromkeys(names) if name is not None and name not in known]
-        self.shelf.add_labels(new, first=len(known))
+        self.catalog.add_labels(new, first=len(known))
         known |= {name: len(known) + place for place, name in enumerate(new)}
         return [None if name is None else known[name] for name in names]
 
@@ -151,9 +153,9 @@ class MilvusStore:
             next_row=state.next_row + len(fields),
             items=state.items + len(fields) - len(removed),
             labels=max([state.labels, *labels]),
-            removing=self.shelf.write_pieces(rows) if removed else None,
+            removing=self.catalog.write_pieces(rows) if removed else None,
         )
-        self.shelf.write_state(state)  # from here on it counts
+        self.catalog.write_state(state)  # from here on it counts
         state = self._complete(state)
         self.is_clean = True
         return state
@@ -162,11 +164,12 @@ class MilvusStore:
         """Brings an index that a writer left in the middle of a change to before or after it."""
         state = self._complete(state)
         self._connection.call("delete", self._name, filter=f"row >= {state.next_row}")
-        self.shelf.clean(state)
+        self.catalog.clean(state)
         self.is_clean = True
         return state
 
     def flush(self) -> None:
+        """Has Milvus put new rows into segments."""
         self._connection.call("flush", self._name)
         self._unflushed = 0
 
@@ -185,12 +188,12 @@ class MilvusStore:
     def _complete(self, state: State) -> State:
         if state.removing is None:
             return state
-        rows = np.frombuffer(self.shelf.read_pieces(state.removing), dtype="<i8").tolist()
+        rows = np.frombuffer(self.catalog.read_pieces(state.removing), dtype="<i8").tolist()
         for some in groups(rows, LOOKED_UP):
             self._connection.call("delete", self._name, ids=list(some))
         done = replace(state, removing=None)
-        self.shelf.write_state(done)
-        self.shelf.drop_pieces(state.removing)
+        self.catalog.write_state(done)
+        self.catalog.drop_pieces(state.removing)
         return done
 
     def _insert(self, first: int, fields: Sequence[Fields], vectors: dict[str, Floats]) -> None:
@@ -234,10 +237,10 @@ def _wide(vectors: Floats) -> Floats:
 
 def _checked(field: Fields) -> dict[str, Any]:
     """An item as Milvus keeps it; what is not there is an empty text, or −1."""
-    facts = facts_of(field.metadata)
-    if len(facts) > FACTS:
+    keys = filter_keys_of(field.metadata)
+    if len(keys) > MOST_KEYS:
         raise InputError(
-            f"the metadata of item {field.id!r} have too many names; Milvus takes about {FACTS // 2:,}."
+            f"The metadata of item {field.id!r} have too many names; Milvus takes about {MOST_KEYS // 2:,}."
         )
     # A path may be empty, too: a given one is written behind a mark.
     texts = {
@@ -246,9 +249,9 @@ def _checked(field: Fields) -> dict[str, Any]:
         "metadata": field.metadata or "",
     }
     for name, text in texts.items():
-        refuse_long(f"the {name} of item {field.id[:40]!r}", text)
+        refuse_long(f"The {name} of item {field.id[:40]!r}", text)
     label = -1 if field.label is None else field.label
-    return {"key": key_of(field.id), "label": label, "facts": facts, **texts}
+    return {"key": key_of(field.id), "label": label, FILTER_KEYS: keys, **texts}
 
 
 def _fields(row: dict[str, Any]) -> Fields:

@@ -1,9 +1,9 @@
 """The two collections of an index in Milvus, and what its settings become there.
 
-    NAME          an item a row: `row` (the key, never used again), `id`, `key` (of the id), `label`, `path`,
-                  `metadata` (JSON as text), `facts` (what filters look for), and three vectors:
+    NAME          one row per item: `row` (the key, never used again), `id`, `key` (of the id), `label`, `path`,
+                  `metadata` (JSON as text), `facts` (keys that filters look for), and three vectors:
                   `direction` and `expected` are searched, `numbers` are the stored distributions
-    NAME_parts    all else, as text: the state, names of labels, parts in pieces
+    NAME_parts    all else, as text: the state, names of labels, attachments in pieces
 
 What is searched are the vectors of `stored_form`: inner products for `flat`, which is exact; for `hnsw` and `ivf`
 the lifted ones of `approximate`, whose Euclidean distances rank alike.
@@ -23,12 +23,17 @@ from doubtless.index.settings import IndexScore, Settings
 
 OURS = "An index of doubtless; change it with doubtless only."
 TEXT = 65_535  # bytes: the longest text of Milvus
-FACTS = 4_096  # the longest list of Milvus
+MOST_KEYS = 4_096  # the longest list of Milvus
 WIDEST = 32_768  # the longest vector of Milvus
-LISTS, PROBED, EFFORT = 1_024, 64, 128  # of IVF: lists a segment, and looked into; of HNSW: candidates kept
+LISTS, PROBED, EFFORT = 1_024, 64, 128  # of IVF: lists per segment, and looked into; of HNSW: candidates kept
 
-ITEM_FIELDS = frozenset({"row", "key", "label", "id", "path", "metadata", "facts", "direction", "numbers"})
-PART_FIELDS = frozenset({"key", "kind", "number", "text", "nothing"})
+FILTER_KEYS = "facts"
+"""The column of numbers that stand for an item's metadata."""
+
+ITEM_FIELDS = frozenset(
+    {"row", "key", "label", "id", "path", "metadata", FILTER_KEYS, "direction", "numbers"}
+)
+CATALOG_FIELDS = frozenset({"key", "kind", "number", "text", "nothing"})
 """By these a collection is known for one of doubtless."""
 
 FIELD_OF = {"direction": "direction", "expected-distance": "expected"}
@@ -45,9 +50,10 @@ def _is_lifted(settings: Settings, score: str) -> bool:
 
 
 def create_collections(connection: Connection, settings: Settings) -> None:
+    """Makes both, empty."""
     if settings.width > WIDEST or settings.dim >= WIDEST:
         raise InputError(
-            f"Milvus keeps at most {WIDEST:,} numbers a vector; {settings.dim} dimensions with "
+            f"Milvus keeps at most {WIDEST:,} numbers per vector; {settings.dim} dimensions with "
             f"{settings.variances} variances are {settings.width:,}."
         )
     from pymilvus import DataType, MilvusClient
@@ -59,33 +65,33 @@ def create_collections(connection: Connection, settings: Settings) -> None:
     items.add_field("label", DataType.INT64)
     for name in ("id", "path", "metadata"):
         items.add_field(name, DataType.VARCHAR, max_length=TEXT)
-    items.add_field("facts", DataType.ARRAY, element_type=DataType.INT64, max_capacity=FACTS)
+    items.add_field(FILTER_KEYS, DataType.ARRAY, element_type=DataType.INT64, max_capacity=MOST_KEYS)
     for name, width in _widths(settings).items():
         items.add_field(name, DataType.FLOAT_VECTOR, dim=width)
     _create(connection, address.collection, items, _indexes(settings))
 
-    parts = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=OURS)
-    parts.add_field("key", DataType.VARCHAR, max_length=512, is_primary=True)
-    parts.add_field("kind", DataType.VARCHAR, max_length=16)
-    parts.add_field("number", DataType.INT64)
-    parts.add_field("text", DataType.VARCHAR, max_length=TEXT)
-    parts.add_field("nothing", DataType.FLOAT_VECTOR, dim=2)  # Milvus wants a vector in every collection
-    _create(connection, address.parts, parts, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
+    catalog = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=OURS)
+    catalog.add_field("key", DataType.VARCHAR, max_length=512, is_primary=True)
+    catalog.add_field("kind", DataType.VARCHAR, max_length=16)
+    catalog.add_field("number", DataType.INT64)
+    catalog.add_field("text", DataType.VARCHAR, max_length=TEXT)
+    catalog.add_field("nothing", DataType.FLOAT_VECTOR, dim=2)  # Milvus wants a vector in every collection
+    _create(connection, address.catalog, catalog, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
 
 
 def drop_collections(connection: Connection) -> None:
     """Both; the one with the state goes first, so that what is left of a cut-off drop is no index."""
-    for name in (connection.address.parts, connection.address.collection):
+    for name in (connection.address.catalog, connection.address.collection):
         if connection.call("has_collection", name):
             connection.call("drop_collection", name)
 
 
-def searched_vectors(found: Searchable, settings: Settings) -> dict[str, Floats]:
+def searched_vectors(new: Searchable, settings: Settings) -> dict[str, Floats]:
     """Field → vectors (n, ·) of items as they are searched."""
     vectors = {}
-    for score, matrix in found.matrices.items():
+    for score, matrix in new.matrices.items():
         if _is_lifted(settings, score):
-            matrix = Source(matrix, found.items["spread"], settings=settings, score=score).lifted(slice(None))
+            matrix = Source(matrix, new.items["spread"], settings=settings, score=score).lifted(slice(None))
         vectors[FIELD_OF[score]] = matrix
     return vectors
 
@@ -120,10 +126,10 @@ def _indexes(settings: Settings) -> dict[str, dict[str, Any]]:
         "hnsw": {"index_type": "HNSW", "params": {"M": LINKS, "efConstruction": CARE}},
         "ivf": {"index_type": "IVF_FLAT", "params": {"nlist": LISTS}},
     }
-    made = ways[kind_of(settings)]
+    way = ways[kind_of(settings)]
     scores = [FIELD_OF[score] for score in matrix_widths(settings)]
     return {
-        **{field: {**made, "metric_type": _metric(settings)} for field in scores},
+        **{field: {**way, "metric_type": _metric(settings)} for field in scores},
         "numbers": {"index_type": "FLAT", "metric_type": "L2"},  # not searched, but Milvus loads no other
         "key": {"index_type": "INVERTED"},
         "label": {"index_type": "INVERTED"},

@@ -1,9 +1,4 @@
-"""Metadata and ids as numbers Milvus can look for: 63 bits of a hash for an id and for every "name = value".
-
-Milvus's own comparisons of JSON differ between Lite and servers (true and 1, 2 and 2.0, quoting); whether a number
-is in a list does not. Two values share a number with a chance of 1e-19; ids that are found are compared again.
-
-`Shelf`: what an index in Milvus keeps beside its items: its state, names of labels, parts cut into pieces.
+"""`Catalog`: what an index in Milvus keeps beside its items: its state, names of labels, attachments in pieces.
 
 Milvus has no transactions, but one row is written whole or not at all. So what is long lies in pieces under a
 stamp of its own, and one row that names the stamp, its length and checksum is written last.
@@ -12,7 +7,6 @@ stamp of its own, and one row that names the stamp, its length and checksum is w
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import secrets
 import zlib
@@ -21,75 +15,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from doubtless.errors import InputError, StoreError
-from doubtless.index.filters import Where, accepted_values, label_codes
+from doubtless.index.milvus.conditions import key_of
 from doubtless.index.milvus.connection import Connection
 from doubtless.index.milvus.tables import TEXT
 from doubtless.index.settings import SCHEMA, Settings
 
-NOTHING = "row < 0"
-"""An expression no item fulfils."""
-
-
-def key_of(*words: str) -> int:
-    """63 bits of a hash of some words: Milvus Lite reads no minus in front of a number."""
-    digest = hashlib.blake2b(digest_size=8)
-    for word in words:
-        encoded = word.encode()
-        digest.update(len(encoded).to_bytes(8, "little") + encoded)
-    return int.from_bytes(digest.digest(), "little") >> 1
-
-
-def facts_of(metadata: str | None) -> list[int]:
-    """What can be asked of metadata (JSON): each name that is given, and its value where it is a plain one."""
-    facts = []
-    for name, value in json.loads(metadata or "{}").items():
-        if value is not None:
-            facts.append(_given(name))
-        if isinstance(value, str | bool | int | float):
-            facts.append(_fact(name, value))
-    return facts
-
-
-def expression(where: Where, label_names: Sequence[str]) -> str:
-    """What `Index.search` takes as `where`, for Milvus.
-
-    >>> expression({"label": ["cat", None]}, ["dog", "cat"])
-    '(label in [-1, 1])'
-    """
-    clauses = []
-    for name, wanted in where.items():
-        values = accepted_values(name, wanted)
-        if name == "label":
-            codes = sorted(label_codes(values, list(label_names)))
-            clauses.append(f"label in {codes}" if codes else NOTHING)
-        else:
-            clauses.append(_holds(name, values))
-    return " and ".join(f"({clause})" for clause in clauses)
-
-
-def _holds(name: str, values: list[Any]) -> str:
-    facts = sorted({_fact(name, value) for value in values if value is not None})
-    clauses = [f"array_contains_any(facts, {facts})"] if facts else []
-    if None in values:
-        clauses.append(f"not array_contains(facts, {_given(name)})")
-    return " or ".join(clauses) or NOTHING
-
-
-def _given(name: str) -> int:
-    return key_of("given", name)
-
-
-def _fact(name: str, value: str | bool | int | float) -> int:
-    """2 and 2.0 are one value; true, 1 and "1" are three."""
-    if isinstance(value, str):
-        return key_of("text", name, value)
-    if isinstance(value, bool):
-        return key_of("truth", name, str(value))
-    whole = isinstance(value, int) or value.is_integer()
-    return key_of("number", name, str(int(value)) if whole else repr(value))
-
-
-PIECE = TEXT // 4 * 3  # bytes a piece: as base64 they fill a text
+PIECE = TEXT // 4 * 3  # bytes per piece: as base64 they fill a text
 TOGETHER = 64  # pieces read or written with one call
 LABELS = 4_096  # names read or written with one call
 
@@ -107,6 +38,7 @@ class Pieces:
 
     @property
     def keys(self) -> list[str]:
+        """Of their rows."""
         return [f"piece/{self.stamp}/{number}" for number in range(self.count)]
 
 
@@ -127,19 +59,20 @@ class State:
     """Rows that count as removed and are still to be deleted."""
 
 
-class Shelf:
+class Catalog:
     """The collection NAME_parts of an index."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection, self._name = connection, connection.address.parts
+        self._connection, self._name = connection, connection.address.catalog
 
     # -- the state -----------------------------------------------------------------------------------
 
     def read_state(self) -> State | None:
-        found = self._read(["state"])
-        if not found:
+        """The state; None where none was written yet."""
+        texts = self._read(["state"])
+        if not texts:
             return None
-        plain = json.loads(found["state"])
+        plain = json.loads(texts["state"])
         if plain.pop("schema") > SCHEMA:
             raise StoreError(
                 f"The index {self._connection.address.name} was written by a newer doubtless; update doubtless "
@@ -153,18 +86,20 @@ class Shelf:
         )
 
     def write_state(self, state: State) -> None:
+        """Writes the state, in one row."""
         self._write([("state", "state", 0, json.dumps({"schema": SCHEMA, **asdict(state)}))])
 
     # -- names of labels -----------------------------------------------------------------------------
 
     def label_names(self, codes: range) -> list[str]:
+        """Names of labels by their codes."""
         keys = [f"label/{code}" for code in codes]
         return [text for some in groups(keys, LABELS) for text in self._whole(some)]
 
     def add_labels(self, names: Sequence[str], *, first: int) -> None:
         """Names that no state counts are overwritten by those that come next."""
         for name in names:
-            refuse_long("the label", name)
+            refuse_long("The label", name)
         rows = [(f"label/{code}", "label", code, name) for code, name in enumerate(names, first)]
         for some in groups(rows, LABELS):
             self._write(some)
@@ -172,6 +107,7 @@ class Shelf:
     # -- long things ---------------------------------------------------------------------------------
 
     def write_pieces(self, data: bytes) -> Pieces:
+        """Writes bytes of any length and says where they lie."""
         count = -(-len(data) // PIECE)
         pieces = Pieces(secrets.token_hex(8), count, len(data), zlib.crc32(data))
         texts = (
@@ -186,37 +122,42 @@ class Shelf:
         return pieces
 
     def read_pieces(self, pieces: Pieces) -> bytes:
+        """The bytes again."""
         texts = [text for some in groups(pieces.keys, TOGETHER) for text in self._whole(some)]
         data = b"".join(map(base64.b64decode, texts))
         if len(data) != pieces.length or zlib.crc32(data) != pieces.checksum:
             raise StoreError(
-                f"The index {self._connection.address.name} is damaged: a part of it is not what was stored."
+                f"The index {self._connection.address.name} is damaged: something in it is not what was stored."
             )
         return data
 
     def drop_pieces(self, pieces: Pieces) -> None:
+        """Deletes them."""
         for some in groups(pieces.keys, TOGETHER):
             self._connection.call("delete", self._name, ids=some)
 
-    # -- parts ---------------------------------------------------------------------------------------
+    # -- attachments ---------------------------------------------------------------------------------
 
     def attach(self, name: str, tensors: bytes, record: str) -> None:
-        refuse_long("the name of the part", name)
-        before, plain = self._part(name), record.encode()
+        """Keeps an attachment in place of what was there."""
+        refuse_long("The name of the attachment", name)
+        before, plain = self._head(name), record.encode()
         pieces = self.write_pieces(plain + tensors)
         head = {"name": name, "record": len(plain), "pieces": asdict(pieces)}
-        self._write([(_part_key(name), "part", 0, json.dumps(head))])
+        self._write([(_attachment_key(name), "part", 0, json.dumps(head))])
         if before is not None:
             self.drop_pieces(Pieces(**before["pieces"]))
 
-    def part(self, name: str) -> tuple[bytes, str] | None:
-        head = self._part(name)
+    def attachment(self, name: str) -> tuple[bytes, str] | None:
+        """Tensors and record under a name."""
+        head = self._head(name)
         if head is None:
             return None
         data = self.read_pieces(Pieces(**head["pieces"]))
         return data[head["record"] :], data[: head["record"]].decode()
 
-    def parts(self) -> list[str]:
+    def attachments(self) -> list[str]:
+        """Names of all attachments, sorted."""
         return sorted(head["name"] for head in self._heads())
 
     def clean(self, state: State) -> None:
@@ -224,39 +165,39 @@ class Shelf:
         named = {head["pieces"]["stamp"] for head in self._heads()}
         if state.removing is not None:
             named.add(state.removing.stamp)
-        found = self._query("kind == 'piece'", ["key"])
-        stray = [row["key"] for row in found if row["key"].split("/")[1] not in named]
+        pieces = self._query("kind == 'piece'", ["key"])
+        stray = [row["key"] for row in pieces if row["key"].split("/")[1] not in named]
         for some in groups(stray, TOGETHER):
             self._connection.call("delete", self._name, ids=some)
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _part(self, name: str) -> dict[str, Any] | None:
-        found = self._read([_part_key(name)])
-        return json.loads(found[_part_key(name)]) if found else None
+    def _head(self, name: str) -> dict[str, Any] | None:
+        texts = self._read([_attachment_key(name)])
+        return json.loads(texts[_attachment_key(name)]) if texts else None
 
     def _heads(self) -> list[dict[str, Any]]:
         return [json.loads(row["text"]) for row in self._query("kind == 'part'", ["text"])]
 
     def _whole(self, keys: Sequence[str]) -> list[str]:
         """Texts of keys, all of which must be there."""
-        found = self._read(keys)
-        missing = [key for key in keys if key not in found]
+        texts = self._read(keys)
+        missing = [key for key in keys if key not in texts]
         if missing:
             raise StoreError(
                 f"The index {self._connection.address.name} is damaged: {missing[0]} and perhaps more is missing."
             )
-        return [found[key] for key in keys]
+        return [texts[key] for key in keys]
 
     def _read(self, keys: Sequence[str]) -> dict[str, str]:
         rows = self._query(f"key in {json.dumps(list(keys))}", ["key", "text"]) if keys else []
         return {row["key"]: row["text"] for row in rows}
 
     def _query(self, condition: str, fields: list[str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._connection.call(
+        rows: list[dict[str, Any]] = self._connection.call(
             "query", self._name, filter=condition, output_fields=fields
         )
-        return found
+        return rows
 
     def _write(self, rows: Iterable[tuple[str, str, int, str]]) -> None:
         names = ("key", "kind", "number", "text")
@@ -272,7 +213,7 @@ def refuse_long(what: str, text: str) -> None:
         )
 
 
-def _part_key(name: str) -> str:
+def _attachment_key(name: str) -> str:
     return f"part/{key_of(name)}"
 
 
