@@ -65,22 +65,24 @@ laplace: {geometry: arccos, approximation: fixed, memory: 1.0e-3, samples: 1, tu
 
 
 def main() -> None:
-    asked = arguments()
-    found = []
-    for dim in asked.dims or [None]:
-        for seed in asked.seeds:
-            config = configuration(asked, dim, seed)
-            run = trained(config, asked.work / f"{asked.data}-{config.model.dim}-{seed}")
-            found.append(
+    options = arguments()
+    measured = []
+    for dim in options.dims or [None]:
+        for seed in options.seeds:
+            config = configuration(options, dim, seed)
+            run = trained(config, options.work / f"{options.data}-{config.model.dim}-{seed}")
+            measured.append(
                 {"dim": config.model.dim, "seed": seed, **measure(run, closed=config.data.split == "closed")}
             )
-            show(found[-1])
-    summary = means(found)
+            show(measured[-1])
+    summary = means(measured)
     for dim, rows in summary.items():
-        print(f"\nmean over {len(asked.seeds)} seeds, D = {dim}")
+        print(f"\nmean over {len(options.seeds)} seeds, D = {dim}")
         print_rows(rows)
-    if asked.out:
-        write_text(asked.out, json.dumps({"data": asked.data, "runs": found, "means": summary}, indent=1))
+    if options.out:
+        write_text(
+            options.out, json.dumps({"data": options.data, "runs": measured, "means": summary}, indent=1)
+        )
 
 
 def arguments() -> argparse.Namespace:
@@ -96,11 +98,11 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def configuration(asked: argparse.Namespace, dim: int | None, seed: int) -> Config:
-    path = asked.work / f"{asked.data}.yaml"
-    write_text(path, METHOD + PRESETS[asked.data])
+def configuration(options: argparse.Namespace, dim: int | None, seed: int) -> Config:
+    path = options.work / f"{options.data}.yaml"
+    write_text(path, METHOD + PRESETS[options.data])
     config = load_config(path)
-    training = config.training.model_copy(update={"epochs": asked.epochs or config.training.epochs})
+    training = config.training.model_copy(update={"epochs": options.epochs or config.training.epochs})
     model = config.model.model_copy(update={"dim": dim or config.model.dim})
     return config.model_copy(update={"seed": seed, "training": training, "model": model})
 
@@ -130,31 +132,31 @@ def measure(run: Run, *, closed: bool) -> dict[str, Any]:
     def signals(part: Any, itself: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
         hits, _ = hits_with_truth(part.embedding, searched.embedding, searched.truth, itself=itself)
         parts = doubt.of(hits, part.features, queries=part.embedding, itself=itself)
-        found = doubt.signals(hits, part.features, queries=part.embedding, itself=itself)
+        of_doubt = doubt.signals(hits, part.features, queries=part.embedding, itself=itself)
         assert hits.label is not None
-        values = {**found, "oddity": -parts.chances["novelty"], "doubt": parts.total}
+        values = {**of_doubt, "oddity": -parts.chances["novelty"], "doubt": parts.total}
         return {name: value.cpu() for name, value in values.items()}, hits.label[:, 0].cpu()
 
-    own, first = signals(test, itself)
+    inside, first = signals(test, itself)
     correct = first == test.truth
     rows = {
         name: {"error_auroc": error_auroc(value, correct), "ausc": ausc(value, correct)}
-        for name, value in own.items()
+        for name, value in inside.items()
     }
     for name in run.config.data.ood:
         images = whole_source(name, run.config.data, method.spec)
-        strange, _ = signals(read(images, images.labels), None)
+        outside, _ = signals(read(images, images.labels), None)
         for signal, row in rows.items():
-            row[f"ood_auroc/{name.split(':')[-1].lower()}"] = auroc(own[signal], strange[signal])
+            row[f"ood_auroc/{name.split(':')[-1].lower()}"] = auroc(inside[signal], outside[signal])
     known = {"recall@1": float(correct.double().mean()), "ausc_oracle": ausc_oracle(correct)}
     return {**known, "doubt": describe_doubt(doubt), "signals": rows}
 
 
-def means(found: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, float]]]:
+def means(measured: list[dict[str, Any]]) -> dict[int, dict[str, dict[str, float]]]:
     """D → signal → metric → mean over seeds."""
     result: dict[int, dict[str, dict[str, float]]] = {}
-    for dim in dict.fromkeys(run["dim"] for run in found):
-        runs = [run["signals"] for run in found if run["dim"] == dim]
+    for dim in dict.fromkeys(run["dim"] for run in measured):
+        runs = [run["signals"] for run in measured if run["dim"] == dim]
         result[dim] = {
             signal: {metric: sum(run[signal][metric] for run in runs) / len(runs) for metric in row}
             for signal, row in runs[0].items()

@@ -89,9 +89,9 @@ class Measured:
         fitted = fit_run_doubt(validation, self.train, train=self.train, score="direction", mirrored=True)
         assert fitted is not None
         self.run_doubt = fitted
-        asked = data.test if part == "test" else data.validation
-        order = torch.randperm(len(asked), generator=torch.Generator().manual_seed(0))
-        self.rows, rest = asked.index[order[:IMAGES]], asked.index[order[IMAGES:]]
+        images = data.test if part == "test" else data.validation
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+        self.rows, rest = images.index[order[:IMAGES]], images.index[order[IMAGES:]]
         self.labels = data.source.labels[self.rows]
         self.preparation = plain
         self.index, self.index_doubt = self._index(ImageSet(data.source, rest, plain))
@@ -109,9 +109,9 @@ class Measured:
         names = [self.source.label_names[int(label)] for label in images.labels]
         index.add(described.embedding, [str(i) for i in range(len(names))], labels=names)
         Gallery(index).calibrate()
-        found = index.attached(ATTACHMENT)
-        assert found is not None
-        return index, Doubt.from_state(*found)
+        state = index.attached(ATTACHMENT)
+        assert state is not None
+        return index, Doubt.from_state(*state)
 
     @torch.no_grad()
     def at(self, corruption: Corruption, strength: float) -> dict[str, Tensor]:
@@ -169,7 +169,7 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 
 def draw(path: Path, runs: list[dict[str, Any]]) -> None:
-    """A column a corruption: above the uncertainty, below both doubts and how many answers are right."""
+    """A column per corruption: above the uncertainty, below both doubts and how many answers are right."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -212,17 +212,17 @@ def main() -> None:
     parser.add_argument("--limits", action="store_true", help="other disturbances than the sliders'")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    found = []
-    for path in asked.runs:
-        found.append(measure(Run.open(path), LIMITS if asked.limits else CORRUPTIONS, part=asked.part))
-        show(str(path), found[-1])
-    if asked.figure:
-        draw(asked.figure, found)
-    if asked.out:
+    options = parser.parse_args()
+    measured = []
+    for path in options.runs:
+        measured.append(measure(Run.open(path), LIMITS if options.limits else CORRUPTIONS, part=options.part))
+        show(str(path), measured[-1])
+    if options.figure:
+        draw(options.figure, measured)
+    if options.out:
         write_text(
-            asked.out,
-            json.dumps({"steps": STEPS, "images": IMAGES, "part": asked.part, "runs": found}, indent=1),
+            options.out,
+            json.dumps({"steps": STEPS, "images": IMAGES, "part": options.part, "runs": measured}, indent=1),
         )
 
 

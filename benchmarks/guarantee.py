@@ -45,7 +45,7 @@ SIMULATED = 200
 def known_queries(path: Path, most: int | None) -> Known:
     stored = read_embedding(path)
     if stored.labels is None:
-        raise SystemExit(f"{path} has no labels")
+        raise SystemExit(f"The file {path} has no labels.")
     embedding, labels = stored.embedding, stored.labels
     if most is not None and most < len(labels):
         kept = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:most]
@@ -56,36 +56,36 @@ def known_queries(path: Path, most: int | None) -> Known:
     return Known(hits, labels, absent)
 
 
-def count_split(made: Calibration, test: Known) -> dict[str, float]:
+def count_split(calibration: Calibration, test: Known) -> dict[str, float]:
     """What one calibration did on queries it had not seen."""
-    chance, right = made.calibrator.probability(test.hits), test.right
-    presence = made.presence.p_value(test.hits)
-    doubt = gated(1 - chance[:, 0], presence, made.presence.false_alarm)
-    answered = made.risk.answers(doubt)
-    found = {
+    chance, right = calibration.calibrator.probability(test.hits), test.right
+    presence = calibration.presence.p_value(test.hits)
+    doubt = gated(1 - chance[:, 0], presence, calibration.presence.false_alarm)
+    answered = calibration.risk.answers(doubt)
+    counts = {
         "error": float((~right[answered, 0]).double().mean()),
         "coverage": float(answered.double().mean()),
-        "oracle": coverage_at_risk(doubt, right[:, 0], risk=made.risk.target_error),
-        "false_alarms": float((presence <= made.presence.false_alarm).double().mean()),
+        "oracle": coverage_at_risk(doubt, right[:, 0], risk=calibration.risk.target_error),
+        "false_alarms": float((presence <= calibration.presence.false_alarm).double().mean()),
     }
     for level in LEVELS:
-        sizes = made.covering.sizes(chance, confidence=level)
+        sizes = calibration.covering.sizes(chance, confidence=level)
         within = torch.arange(chance.shape[1]) < sizes.unsqueeze(1)
-        found[f"covered@{level}"] = float((within & right).any(1).double().mean())
-        found[f"size@{level}"] = float(sizes.double().mean())
-    return found
+        counts[f"covered@{level}"] = float((within & right).any(1).double().mean())
+        counts[f"size@{level}"] = float(sizes.double().mean())
+    return counts
 
 
 def count_guarantees(known: Known, *, splits: int, calibrating: int) -> dict[str, Any]:
     rows, proven = [], 0
     for number in range(splits):
         order = torch.randperm(len(known), generator=torch.Generator().manual_seed(1000 + number))
-        made = calibrate(known[order[:calibrating]], seed=number, figures=False)
-        proven = made.risk.queries
-        rows.append(count_split(made, known[order[calibrating:]]))
+        calibration = calibrate(known[order[:calibrating]], seed=number, figures=False)
+        proven = calibration.risk.queries
+        rows.append(count_split(calibration, known[order[calibrating:]]))
     table = {name: torch.tensor([row[name] for row in rows], dtype=torch.double) for name in rows[0]}
     tested = len(known) - calibrating
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "splits": splits,
         "test_queries": tested,
         "holds": int((table["error"] <= 0.05).sum()),
@@ -99,14 +99,14 @@ def count_guarantees(known: Known, *, splits: int, calibrating: int) -> dict[str
     for level in LEVELS:
         covered = table[f"covered@{level}"]
         low, high = covering_range(proven, tested, level)
-        found[f"covering@{level}"] = {
+        figures[f"covering@{level}"] = {
             "covered": float(covered.mean()),
             "size": float(table[f"size@{level}"].mean()),
             "range": [low, high],
             "inside": int(((covered >= low) & (covered <= high)).sum()),
             "below": int((covered < low).sum()),
         }
-    return found
+    return figures
 
 
 def covering_range(calibrating: int, tested: int, level: float) -> tuple[float, float]:
@@ -155,15 +155,15 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=None, help="items of a file that are used")
     parser.add_argument("--out", type=Path, default=None)
     options = parser.parse_args()
-    found = {}
+    results = {}
     for path in options.embeddings:
         known = known_queries(path, options.most)
-        found[path.stem] = {
+        results[path.stem] = {
             "recall@1": float(known.right[:, 0].double().mean()),
             "match": match_figures(known, calibrating=options.calibrating),
             "guarantee": count_guarantees(known, splits=options.splits, calibrating=options.calibrating),
         }
-    text = json.dumps(found, indent=2)
+    text = json.dumps(results, indent=2)
     print(text)
     if options.out is not None:
         options.out.write_text(text + "\n")

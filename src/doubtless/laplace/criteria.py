@@ -180,7 +180,7 @@ def _consensus_ece(
     """Error and cost of the votes of G points, (G,): directions (G, n, D), labels (n,), queries (q,)."""
     labels = labels.unique(return_inverse=True)[1]
     votes = _votes(directions, labels, queries, draw, _galleries(labels, doublings), draws=draws)
-    whole, total = consensus_sums(votes.count, votes.right, samples=draws, bins=bins)
+    whole, total = consensus_sums(votes.agreeing, votes.right, samples=draws, bins=bins)
     sizes, gaps = whole.double(), total.double() / draws  # (galleries, G, bins)
     lost = (votes.neighbour_right.double() - votes.right.double()).sum(2)
     error, cost = gaps[0].abs().sum(1), lost[0]
@@ -197,7 +197,7 @@ def _consensus_ece(
 class _Votes(NamedTuple):
     """What q queries' draws elect among several galleries at G points, (galleries, G, q) each."""
 
-    count: Tensor  # draws that agree with the winner
+    agreeing: Tensor  # draws that agree with the winner
     right: Tensor  # whether the winner is right
     neighbour_right: Tensor  # whether the nearest neighbour of the query itself is
 
