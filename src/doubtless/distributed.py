@@ -10,14 +10,17 @@ from torch import Tensor
 
 
 def is_distributed() -> bool:
+    """Whether several processes work together."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def rank() -> int:
+    """The number of this process among them; 0 alone."""
     return dist.get_rank() if is_distributed() else 0
 
 
 def world_size() -> int:
+    """How many processes there are."""
     return dist.get_world_size() if is_distributed() else 1
 
 

@@ -19,8 +19,10 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
     A full disk, a crash or an exception leaves what was there before.
 
-    >>> with atomic_writer("notes.txt") as file:      # doctest: +SKIP
-    ...     file.write(b"all or nothing")
+    >>> with atomic_writer("notes.txt") as file:
+    ...     written = file.write(b"all or nothing")
+    >>> Path("notes.txt").read_text()
+    'all or nothing'
     """
     path = Path(path)
     try:
@@ -45,15 +47,23 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
+    """Writes a whole file, or nothing."""
     with atomic_writer(path) as file:
         file.write(data)
 
 
 def write_text(path: str | Path, text: str) -> None:
+    """Writes a whole file in UTF-8, or nothing."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: str | Path, value: Any) -> None:
+    """Writes plain values as indented JSON; NaN and infinities are refused, since JSON has no word for them.
+
+    >>> write_json("answer.json", {"probability": 0.9})
+    >>> read_json("answer.json")
+    {'probability': 0.9}
+    """
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
