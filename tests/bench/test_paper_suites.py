@@ -100,7 +100,7 @@ def test_suites_run_on_small_trees(name: str, rows: list[str], data: Path, tmp_p
 def test_numbers_of_a_paper_that_belong_to_other_data_say_so() -> None:
     from doubtless.evaluation import Evaluation
     from doubtless.metrics import Measure
-    from doubtless.report import MethodResult, compare
+    from doubtless.report import MethodResult, compare_methods
 
     published = load_suite(SUITES / "msls.yaml").published
     assert published is not None
@@ -108,7 +108,7 @@ def test_numbers_of_a_paper_that_belong_to_other_data_say_so() -> None:
         MethodResult(name, [Evaluation({"recall@1": Measure(0.5)})]) for name in ("triplet", "deterministic")
     ]
     numbers = {row.name: published.methods[row.name] for row in rows}
-    table = compare(rows, published=numbers, not_comparable=published.not_comparable)
+    table = compare_methods(rows, published=numbers, not_comparable=published.not_comparable)
     assert "six other cities" in str(table.cells["triplet"]["recall@1"].not_comparable)
     assert table.cells["deterministic"]["recall@1"].not_comparable is None
     assert torch.tensor(table.cells["triplet"]["recall@1"].published) == pytest.approx(0.35)

@@ -69,14 +69,14 @@ def test_nearest_real_image_is_that_of_a_loop_and_never_the_image_itself() -> No
     samples, real = torch.randn(3, 4, 5), normalize(torch.randn(9, 5), dim=-1)
     own = torch.tensor([0, 3, 3, 8])
     for excluded in (None, own):
-        found = nearest_real(samples, real, own=excluded)
+        found = nearest_real(samples, real, exclude=excluded)
         for draw in range(3):
             for query in range(4):
                 near = [float(cosine_similarity(samples[draw, query], row, dim=0)) for row in real]
                 if excluded is not None:
                     near[int(own[query])] = -2.0
                 assert int(found[draw, query]) == near.index(max(near))
-    itself = nearest_real(real[own][None], real, own=own)
+    itself = nearest_real(real[own][None], real, exclude=own)
     assert not bool((itself == own).any())
 
 

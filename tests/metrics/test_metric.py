@@ -21,7 +21,7 @@ from doubtless.metrics.catalogue import better, groups, in_order, meaning, metri
 from doubtless.metrics.metric import METRICS, Metric, metrics_of, register, work_out
 from doubtless.metrics.views import Clustered, Ranked, RankedToR, Scored, Separated, Whole
 from doubtless.registry import Registry
-from doubtless.report import MethodResult, compare, write_comparison, write_report
+from doubtless.report import MethodResult, compare_methods, write_comparison, write_report
 
 QUICK = EvaluationOptions(bootstrap=40, clusters=False, consensus_samples=0)
 
@@ -132,7 +132,7 @@ def test_its_direction_decides_notes_and_what_is_best(higher: bool, tmp_path: Pa
     assert all(name in notes[0] for name in beaten)
     assert better("doubt_gap", 2.0, 1.0) == higher
     other = evaluate(*toy(3), options=QUICK)
-    table = compare([MethodResult("one", [found]), MethodResult("two", [other])])
+    table = compare_methods([MethodResult("one", [found]), MethodResult("two", [other])])
     best = (
         ("one" if (learned > other["doubt_gap"]) == higher else "two")
         if learned != other["doubt_gap"]

@@ -123,11 +123,11 @@ def test_histograms_place_values_and_infinities() -> None:
 
 
 def test_bad_input_is_a_sentence() -> None:
-    with pytest.raises(InputError, match="the OOD uncertainty has 1 NaN"):
+    with pytest.raises(InputError, match="The out-of-distribution uncertainty has 1 NaN"):
         auroc(torch.zeros(2), torch.tensor([torch.nan]))
     with pytest.raises(InputError, match="positive number of OOD items"):
         auprc(torch.zeros(2), torch.ones(2), ratio=0)
     with pytest.raises(InputError, match="got inf"):
         auprc(torch.zeros(2), torch.ones(2), ratio=math.inf)
-    with pytest.raises(InputError, match="in-distribution uncertainty must be one number an item"):
+    with pytest.raises(InputError, match="in-distribution uncertainty must be one number per item"):
         fpr95(torch.zeros(0), torch.ones(2))

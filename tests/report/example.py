@@ -18,7 +18,7 @@ from doubtless.report import (
     ComparisonTable,
     ImageLookup,
     MethodResult,
-    compare,
+    compare_methods,
     embedding_map,
     write_comparison,
     write_report,
@@ -48,7 +48,7 @@ CONFIG = {
 VERSIONS = {"doubtless": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "faiss": "1.12.0"}
 COMMAND = "doubtless train configs/fashion/lam.yaml --set training.epochs=20"
 NOTES = [
-    "Consensus ECE was drawn with 100 samples a query.",
+    "Consensus ECE was drawn with 100 samples per query.",
     "Norms are all 1: the baseline norm is left out.",
 ]
 
@@ -56,11 +56,11 @@ NOTES = [
 def example(
     *, seed: int = 0, skill: float = 1.6, recall: float = 0.82, learned: bool = True, q: int = 1000
 ) -> Evaluation:
-    """An evaluation whose uncertainty tells right from wrong, and known from foreign, with this skill."""
+    """An evaluation whose uncertainty tells right from wrong, and known from other images, with this skill."""
     random = np.random.default_rng(seed)
     correct = random.random(q) < recall
     known = np.exp(0.35 * (random.normal(size=q) + skill * ~correct))
-    foreign = np.exp(0.35 * (random.normal(size=900) + 1.2 * skill))
+    others = np.exp(0.35 * (random.normal(size=900) + 1.2 * skill))
     scores = {
         "uncertainty": known,
         "distance": random.normal(size=q) + 1.1 * ~correct,
@@ -71,14 +71,14 @@ def example(
     baselines = {name: detection(correct, score, random) for name, score in scores.items()}
     measures = retrieval(correct, random)
     if "uncertainty" in baselines:
-        measures |= baselines.pop("uncertainty") | {"ood_auroc/digits": interval(auroc(foreign, known))}
+        measures |= baselines.pop("uncertainty") | {"ood_auroc/digits": interval(auroc(others, known))}
         measures |= further(correct, random)
     return Evaluation(
         measures=measures,
         baselines=baselines,
         counts={"queries": q, "gallery": q, "classes": 10, "without_positive": 0, "ood/digits": 900},
         protocol={"kind": "leave-one-out", "samples": 100, "bootstrap": 1000, "seed": 0, "notes": NOTES},
-        curves=curves(correct, scores, foreign if learned else None),
+        curves=curves(correct, scores, others if learned else None),
         queries=QueryRecord(
             index=torch.arange(q),
             neighbor=torch.from_numpy((np.arange(q) + np.where(correct, 10, 3)) % q),
@@ -139,7 +139,7 @@ def sparsify(correct: NDArray[np.bool_], score: Floats) -> tuple[Floats, Floats]
 
 
 def curves(
-    correct: NDArray[np.bool_], scores: dict[str, Floats], foreign: Floats | None
+    correct: NDArray[np.bool_], scores: dict[str, Floats], others: Floats | None
 ) -> dict[str, dict[str, Curve]]:
     made: dict[str, dict[str, Curve]] = {"sparsification": {}, "risk_coverage": {}}
     for name, score in (scores | {"oracle": -correct.astype(float)}).items():
@@ -147,17 +147,17 @@ def curves(
         made["sparsification"][name] = Curve(left_out.tolist(), rest.tolist())
         made["risk_coverage"][name] = Curve((1 - left_out)[::-1].tolist(), (1 - rest)[::-1].tolist())
     made["sparsification"]["random"] = Curve([0.0, 1.0], [float(correct.mean())] * 2)
-    if foreign is None:
+    if others is None:
         return made
     known = scores["uncertainty"]
-    cuts = np.quantile(np.concatenate([known, foreign]), np.linspace(1, 0, 201))
-    shares = [[float((part >= cut).mean()) for cut in cuts] for part in (known, foreign)]
+    cuts = np.quantile(np.concatenate([known, others]), np.linspace(1, 0, 201))
+    shares = [[float((part >= cut).mean()) for cut in cuts] for part in (known, others)]
     made["roc/digits"] = {"uncertainty": Curve(*shares)}
     edges = np.linspace(0, 5, 31)
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
     made["histogram/digits"] = {
         name: Curve(centres, (np.histogram(part, edges)[0] / len(part)).tolist())
-        for name, part in (("id", known), ("ood", foreign))
+        for name, part in (("id", known), ("ood", others))
     }
     confidence = np.arange(0.15, 1.0, 0.1)
     weight = [0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.12, 0.2, 0.4]
@@ -207,7 +207,7 @@ def methods(*, q: int = 1000) -> tuple[list[MethodResult], ComparisonTable]:
         MethodResult("lam-online", [example(seed=s, skill=1.7, recall=0.83, q=q) for s in range(3)], images),
         MethodResult("mc-dropout", [example(seed=s, skill=1.3, recall=0.81, q=q) for s in range(3)]),
     ]
-    table = compare(
+    table = compare_methods(
         rows,
         published={"lam-online": {"recall@1": 0.85, "ece": 0.02}, "pfe": {"recall@1": 0.79}},
         not_comparable={"ece": "the paper's ECE drops every query whose confidence is exactly 1."},

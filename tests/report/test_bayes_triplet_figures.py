@@ -47,9 +47,9 @@ def test_variance_of_a_distance() -> None:
     torch.testing.assert_close(distance_variance(sure, unsure), 4 * resultant[None], rtol=1e-3, atol=0)
 
 
-def test_the_note_says_how_often_foreign_is_less_sure() -> None:
-    known, foreign = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([2.5, 10.0])
-    assert "75.0% of all comparisons" in variance_figure(known, foreign, "digits")
+def test_the_note_says_how_often_the_others_are_less_sure() -> None:
+    known, others = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([2.5, 10.0])
+    assert "75.0% of all comparisons" in variance_figure(known, others, "digits")
 
 
 def test_descent_goes_as_the_paper_says() -> None:

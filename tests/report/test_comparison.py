@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 
 from doubtless.errors import InputError
 from doubtless.evaluation.result import Evaluation, Measure
-from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
+from doubtless.report import Cell, ComparisonTable, MethodResult, compare_methods, write_comparison
 from doubtless.report.comparison_sections import Footnotes
 from tests.report.example import example, methods, pictures
 
@@ -34,7 +34,7 @@ tables = st.lists(
 @given(tables, st.sampled_from([("recall@1", -1), ("ece", 1)]))
 def test_cells_are_means_deviations_and_ranks(values: list[list[float]], kind: tuple[str, int]) -> None:
     metric, sign = kind
-    found = compare([method(str(place), row, metric) for place, row in enumerate(values)])
+    found = compare_methods([method(str(place), row, metric) for place, row in enumerate(values)])
     cells = [found.cells[str(place)][metric] for place in range(len(values))]
     means = np.array([np.mean(row) for row in values])
     np.testing.assert_allclose([cell.mean for cell in cells], means)
@@ -53,7 +53,7 @@ def test_missing_undefined_and_reference_measures() -> None:
         MethodResult("a", [Evaluation(first)]),
         MethodResult("b", [Evaluation({"recall@1": Measure(0.4)})]),
     ]
-    cells = compare(rows).cells
+    cells = compare_methods(rows).cells
     assert math.isnan(cells["a"]["error_auroc"].mean)
     assert cells["a"]["error_auroc"].rank is None
     assert cells["a"]["ausc_oracle"].rank is None  # a bound is no contest
@@ -74,7 +74,7 @@ def test_free_baselines_stand_beside_the_learned_uncertainty() -> None:
         MethodResult("points", [seed(None, 0.3, 0.2), seed(None, 0.3, 0.6)]),
         MethodResult("b", [seed(0.5, 0.6, 0.4)]),
     ]
-    cells = compare(rows).cells
+    cells = compare_methods(rows).cells
     assert (cells["points"]["ood_fpr95/x"].free, cells["points"]["ood_fpr95/x"].free_name) == (
         0.3,
         "distance",
@@ -85,9 +85,9 @@ def test_free_baselines_stand_beside_the_learned_uncertainty() -> None:
 
 def test_wrong_names_are_refused() -> None:
     with pytest.raises(InputError, match="more than once"):
-        compare([method("a", [0.5]), method("a", [0.5])])
-    with pytest.raises(InputError, match="published numbers name b; the methods are a"):
-        compare([method("a", [0.5])], published={"b": {"recall@1": 0.5}})
+        compare_methods([method("a", [0.5]), method("a", [0.5])])
+    with pytest.raises(InputError, match="Published numbers name b; the methods are a"):
+        compare_methods([method("a", [0.5])], published={"b": {"recall@1": 0.5}})
     with pytest.raises(InputError, match="no evaluation"):
         MethodResult("a", [])
     with pytest.raises(InputError, match="no method to compare"):
@@ -107,7 +107,12 @@ def test_page_shows_numbers_marks_and_reasons(tmp_path: Path) -> None:
     assert "Not comparable: the paper&#x27;s ECE drops every query" in html
     assert "ensemble, seed 2 failed" in html
     assert html.count("<details") == 3  # the fourth method has no pictures
-    for figure in ("Reliability", "Foreign images found · digits", "Sparsification", "Risk and coverage"):
+    for figure in (
+        "Reliability",
+        "Out-of-distribution images found · digits",
+        "Sparsification",
+        "Risk and coverage",
+    ):
         assert html.count(f"<b>{figure}</b>") == 1
     assert html.count(" · digits</b><") >= 3
     assert "deterministic: distance (free)" in html  # points borrow a free score, and say so
@@ -131,7 +136,7 @@ def test_numbers_are_in_the_page_as_json(tmp_path: Path) -> None:
     html = (tmp_path / "c.html").read_text()
     (block,) = re.findall(r'<script type="application/json" id="doubtless-comparison">(.*?)</script>', html)
     data = json.loads(block)
-    assert data["table"] == json.loads(json.dumps(compare(rows).to_json()))
+    assert data["table"] == json.loads(json.dumps(compare_methods(rows).to_json()))
     for written, evaluation in zip(data["methods"]["</script>"], rows[0].evaluations, strict=True):
         assert Evaluation.from_json(written).measures == evaluation.measures
 

@@ -168,7 +168,7 @@ def test_histograms_of_points_are_named_after_the_distance(tmp_path: Path) -> No
         curves = {"roc/x": {line: Curve([0.0, 1.0], [0.0, 1.0])}, "histogram/x": bars}
         shown = write(tmp_path, replace(SMALL, curves=curves)).text
         assert label in shown
-        assert "known images called foreign" in shown  # the ROC's own axis stays
+        assert "known images raised" in shown  # the ROC's own axis stays
 
 
 def test_references_are_drawn_where_they_belong(tmp_path: Path) -> None:

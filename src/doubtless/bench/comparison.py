@@ -20,7 +20,7 @@ from doubtless.metrics.bootstrap import Form, mean_form, paired_bootstraps
 from doubtless.metrics.catalogue import better, metric_of
 from doubtless.metrics.metric import work_out
 from doubtless.metrics.views import Scored
-from doubtless.report import Cell, ComparisonTable, MethodResult, compare, write_comparison
+from doubtless.report import Cell, ComparisonTable, MethodResult, compare_methods, write_comparison
 from doubtless.report.comparison import WITH_DOUBT
 from doubtless.runs import Run, open_run_data
 from doubtless.runs.report import image_lookup, versions
@@ -37,8 +37,8 @@ def read_results(jobs: Sequence[Job], *, metrics: Sequence[str] | None = None) -
     rows: dict[str, list[Evaluation]] = {}
     for job in jobs:
         if job.is_done:
-            found = Evaluation.load(job.folder / "metrics.json")
-            with_queries = replace(found, queries=read_queries(job.folder / "queries.safetensors"))
+            evaluation = Evaluation.load(job.folder / "metrics.json")
+            with_queries = replace(evaluation, queries=read_queries(job.folder / "queries.safetensors"))
             rows.setdefault(job.method, []).append(with_queries)
     pictures = _pictures(jobs) if rows else None
     results = []
@@ -50,14 +50,14 @@ def read_results(jobs: Sequence[Job], *, metrics: Sequence[str] | None = None) -
     return results
 
 
-def _by_doubt(found: Evaluation) -> Evaluation:
+def _by_doubt(evaluation: Evaluation) -> Evaluation:
     """The same run with the combined doubt in place of its learned uncertainty: a row of its own."""
-    queries = found.queries
+    queries = evaluation.queries
     if queries is not None:
         queries = QueryRecord(
             queries.index, queries.neighbor, queries.correct, queries.values[f"doubt/{DOUBT}"], {}
         )
-    return Evaluation(dict(found.doubts[DOUBT]), counts=found.counts, queries=queries)
+    return Evaluation(dict(evaluation.doubts[DOUBT]), counts=evaluation.counts, queries=queries)
 
 
 def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
@@ -65,13 +65,13 @@ def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
     published = suite.published
     numbers = {} if published is None else published.methods
     present = {name: values for name, values in numbers.items() if name in {row.name for row in rows}}
-    table = compare(
+    table = compare_methods(
         rows,
         metrics=suite.metrics,
         published=present,
         not_comparable={} if published is None else published.not_comparable,
     )
-    cells = {name: dict(found) for name, found in table.cells.items()}
+    cells = {name: dict(row) for name, row in table.cells.items()}
     pairs = [
         (best, row, metric)
         for metric in table.metrics
@@ -79,10 +79,10 @@ def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
         for row in rows
         if row is not best and metric in cells[row.name]
     ]
-    for (best, row, metric), found in zip(pairs, differences(pairs), strict=True):
-        if found is not None:
-            said = _say(found, best.name, metric)
-            cells[row.name][metric] = replace(cells[row.name][metric], significant=said)
+    for (best, row, metric), compared in zip(pairs, differences(pairs), strict=True):
+        if compared is not None:
+            sentence = _say(compared, best.name, metric)
+            cells[row.name][metric] = replace(cells[row.name][metric], significant=sentence)
     notes = [f"Published numbers: {published.source}."] if published else []
     return ComparisonTable(table.metrics, cells, [*table.notes, *notes])
 
@@ -93,7 +93,7 @@ def difference(first: MethodResult, second: MethodResult, metric: str) -> Paired
 
 
 def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list[PairedComparison | None]:
-    """`difference` of many pairs, on the same draws, so that each method is worked out once a draw."""
+    """`difference` of many pairs, on the same draws, so that each method is worked out once per draw."""
     rows = {str(id(row)): row for pair in pairs for row in pair[:2]}
     known = {key: _known_metrics(row) for key, row in rows.items()}
     sizes = {key: _query_counts(row) for key, row in rows.items()}
@@ -103,18 +103,18 @@ def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list
         both = sizes[first] | sizes[second]
         if len(both) == 1 and metric in known[first] & known[second]:
             by_size.setdefault(both.pop(), []).append((first, second, metric))
-    found: dict[tuple[str, str, str], PairedComparison] = {}
+    results: dict[tuple[str, str, str], PairedComparison] = {}
     for size, possible in by_size.items():
-        asked = {metric for _, _, metric in possible}
+        metrics = {metric for _, _, metric in possible}
         compared = paired_bootstraps(
-            {key: _seed_forms(row, known[key] & asked) for key, row in rows.items()},
+            {key: _seed_forms(row, known[key] & metrics) for key, row in rows.items()},
             possible,
             queries=size,
             generator=torch.Generator().manual_seed(0),
             replicates=REPLICATES,
         )
-        found |= dict(zip(possible, compared, strict=True))
-    return [found.get(key) for key in keys]
+        results |= dict(zip(possible, compared, strict=True))
+    return [results.get(key) for key in keys]
 
 
 def write_results(suite: Suite, jobs: Sequence[Job], folder: Path, *, command: str = "") -> ComparisonTable:
@@ -155,33 +155,33 @@ def _made_with(jobs: Sequence[Job]) -> dict[str, str]:
     records = [read_json(file) for job in jobs if job.is_done and (file := job.folder / MADE_WITH).exists()]
     names = list(dict.fromkeys(name for record in records for name in record))
     values = {name: dict.fromkeys(record[name] for record in records if name in record) for name in names}
-    return {name: " and ".join(found) for name, found in values.items()} or versions()
+    return {name: " and ".join(several) for name, several in values.items()} or versions()
 
 
 def _run_record(job: Job) -> dict[str, Any]:
     """One run's numbers without its curves, and without the folders of this machine."""
-    found = replace(Evaluation.load(job.folder / "metrics.json"), curves={}).to_json()
+    numbers = replace(Evaluation.load(job.folder / "metrics.json"), curves={}).to_json()
     config = job.config.to_dict()
     config["data"].pop("root", None)
     if job.config.base is not None:
         config["base"] = Path(job.config.base).name
-    return {"method": job.method, "seed": job.seed, "key": job.folder.name, "config": config, **found}
+    return {"method": job.method, "seed": job.seed, "key": job.folder.name, "config": config, **numbers}
 
 
 def _query_counts(row: MethodResult) -> set[int]:
     """How many queries its seeds have; one number where they can be paired."""
-    return {len(found.queries.index) for found in row.evaluations if found.queries is not None}
+    return {len(seed.queries.index) for seed in row.evaluations if seed.queries is not None}
 
 
 def _known_metrics(row: MethodResult) -> set[str]:
     """What can be worked out from weighted queries, for every seed."""
     known = []
-    for found in row.evaluations:
-        if found.queries is None:
+    for seed in row.evaluations:
+        if seed.queries is None:
             return set()
-        one_draw = torch.ones(1, len(found.queries.index), dtype=torch.double)
-        by_uncertainty = {name for form in _uncertainty_forms(found.queries) for name in form(one_draw)}
-        known.append(set(found.queries.values) | {name for name in by_uncertainty if _is_paired(name)})
+        one_draw = torch.ones(1, len(seed.queries.index), dtype=torch.double)
+        by_uncertainty = {name for form in _uncertainty_forms(seed.queries) for name in form(one_draw)}
+        known.append(set(seed.queries.values) | {name for name in by_uncertainty if _is_paired(name)})
     return set.intersection(*known)
 
 
@@ -200,8 +200,8 @@ def _uncertainty_forms(queries: QueryRecord) -> list[Form]:
 
 
 def _seed_forms(row: MethodResult, metrics: set[str]) -> list[Form]:
-    """One form a seed that gives all of these metrics."""
-    return [_form(found.queries, metrics) for found in row.evaluations if found.queries is not None]
+    """One form per seed that gives all of these metrics."""
+    return [_form(seed.queries, metrics) for seed in row.evaluations if seed.queries is not None]
 
 
 def _form(queries: QueryRecord, metrics: set[str]) -> Form:
@@ -216,11 +216,11 @@ def _is_best(cell: Cell | None) -> bool:
     return cell is not None and cell.best
 
 
-def _say(found: PairedComparison, best: str, metric: str) -> str | None:
+def _say(compared: PairedComparison, best: str, metric: str) -> str | None:
     """A sentence where the best is really better, None where it may be chance."""
-    if not found.significant or not better(metric, found.difference, 0.0):
+    if not compared.significant or not better(metric, compared.difference, 0.0):
         return None
-    return f"{best} is better by {abs(found.difference):.3f} (paired bootstrap, p = {found.p:.3f})"
+    return f"{best} is better by {abs(compared.difference):.3f} (paired bootstrap, p = {compared.p:.3f})"
 
 
 def _pictures(jobs: Sequence[Job]) -> Any:

@@ -1,6 +1,6 @@
-"""The runs of a suite: one a method and seed, each with a key that changes when its result would.
+"""The runs of a suite: one per method and seed, each with a key that changes when its result would.
 
-Hyper-parameters chosen on validation data, once a method, and written down with all that was tried.
+Hyper-parameters chosen on validation data, once per method, and written down with all that was tried.
 
 How long a suite will take: from runs that are done, else from a few training steps measured now.
 """
@@ -60,6 +60,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Method and seed, or the grid values of a tuning run."""
         values = ", ".join(f"{key.rsplit('.', 1)[-1]} {_shown(value)}" for key, value in self.tuning.items())
         return f"{self.method} · {values}" if values else f"{self.method} · seed {self.seed}"
 
@@ -124,7 +125,7 @@ def run_key(config: Config) -> str:
         for key in keys:
             plain[section].pop(key, None)
     for (*sections, key), before in YOUNGER.items():
-        inside = reduce(lambda found, section: found.get(section, {}), sections, plain)
+        inside = reduce(lambda inner, section: inner.get(section, {}), sections, plain)
         if key in inside and inside[key] == before:
             del inside[key]
     if config.training.precision == "auto":  # as much as the device allows: no other result is meant
@@ -161,25 +162,26 @@ def choose(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
 
     The score is the best epoch's, by the metric that `training.monitor` names. Test data is not looked at.
     """
-    found: dict[str, dict[str, Any]] = {}
+    choices: dict[str, dict[str, Any]] = {}
     for job in jobs:
         log = Run(job.folder).log
         if not job.is_done or not log:
             continue
         monitor = f"validation_{job.config.training.monitor}"
         score = max(row[monitor] for row in log)
-        entry = found.setdefault(job.method, {"chosen": {}, "score": -1.0, "by": monitor, "tried": []})
+        entry = choices.setdefault(job.method, {"chosen": {}, "score": -1.0, "by": monitor, "tried": []})
         entry["tried"].append({**job.tuning, "score": round(score, 5)})
         if score > entry["score"]:
             entry |= {"chosen": dict(job.tuning), "score": round(score, 5)}
-    return found
+    return choices
 
 
-def save_choices(path: Path, found: dict[str, dict[str, Any]]) -> None:
+def save_choices(path: Path, choices: dict[str, dict[str, Any]]) -> None:
+    """Writes what `choose` gave beside the suite."""
     header = (
         "# Chosen on validation data by `doubtless bench --tune`; everything that was tried is below each.\n"
     )
-    write_text(path, header + yaml.safe_dump(found, sort_keys=False))
+    write_text(path, header + yaml.safe_dump(choices, sort_keys=False))
 
 
 EVALUATION_SECONDS = 20.0  # start of a process, embedding, metrics and intervals of a thousand queries
@@ -187,7 +189,7 @@ STEPS = 3
 
 
 def estimate_seconds(jobs: Sequence[Job]) -> dict[str, float]:
-    """Method → seconds a run, on this machine, one run at a time."""
+    """Method → seconds per run, on this machine, one run at a time."""
     seconds: dict[str, float] = {}
     for job in jobs:
         timing = job.folder / "timing.json"
@@ -204,8 +206,8 @@ def _probe(config: Config) -> float:
     data = open_run_data(config)
     method = method_class(config.method)(config, data.spec)
     stages = list(method.stages().values())
-    own = _probe_training(method, data)
-    return own + (len(stages) * _probe(stages[0]) if stages else 0.0)  # members are alike
+    seconds = _probe_training(method, data)
+    return seconds + (len(stages) * _probe(stages[0]) if stages else 0.0)  # members are alike
 
 
 def _probe_training(method: Method, data: RunData) -> float:

@@ -1,7 +1,7 @@
 """Running a suite: jobs a few at a time, in processes forked from one that has imported everything they need.
 
-A fresh interpreter spends 10 s and more of processor time on imports, which on a fast device is most of a small
-run. The server that forks never touches a device, so every run opens its own.
+A fresh interpreter spends seconds of processor time on imports, which on a fast device is most of a small run.
+The server that forks never touches a device, so every run opens its own.
 """
 
 from __future__ import annotations
@@ -131,17 +131,17 @@ def _display(statuses: Sequence[Status], console: Console) -> Iterator[Any]:
         with Live(_table(statuses), console=console, refresh_per_second=4) as live:
             yield lambda: live.update(_table(statuses))
         return
-    told = {id(status) for status in statuses if status.state == "done"}
-    if told:
-        console.print(f"{len(told)} of {len(statuses)} runs are there already", highlight=False)
+    printed = {id(status) for status in statuses if status.state == "done"}
+    if printed:
+        console.print(f"{len(printed)} of {len(statuses)} runs are there already", highlight=False)
 
     def tell() -> None:
         for status in statuses:
-            if status.state in {"done", "failed"} and id(status) not in told:
-                told.add(id(status))
+            if status.state in {"done", "failed"} and id(status) not in printed:
+                printed.add(id(status))
                 ending = f": {status.error}" if status.error else ""
                 console.print(
-                    f"[{len(told)}/{len(statuses)}] {status.job.name}: {status.state} "
+                    f"[{len(printed)}/{len(statuses)}] {status.job.name}: {status.state} "
                     f"in {status.seconds:.0f} s{ending}",
                     highlight=False,
                     markup=False,
@@ -191,7 +191,7 @@ def _work(arguments: list[str], log: str, threads: int) -> None:
     os.dup2(written, 1)
     os.dup2(written, 2)
     torch.set_num_threads(threads)
-    # Training on several devices starts this process's command again, once a device.
+    # Training on several devices starts this process's command again, once per device.
     sys.modules["__main__"] = worker
     sys.argv = [str(worker.__file__), *arguments]
     worker.main(arguments)

@@ -80,6 +80,7 @@ class Suite(Section):
         return make_config(merge(same, row.set))
 
     def grid_of(self, method: str) -> dict[str, list[Any]]:
+        """The grid a method is tuned over; empty where another row's choice or run is taken."""
         row = self.methods[method]
         if row.tuned_as is not None or row.of is not None:
             return {}
@@ -102,7 +103,7 @@ def load_suite(name: str | Path, *, folder: Path | None = None) -> Suite:
     data = _read(path)
     tuned = tuned_path(path)
     if tuned.exists():
-        data["tuned"] = {method: found["chosen"] for method, found in _read(tuned).items()}
+        data["tuned"] = {method: choice["chosen"] for method, choice in _read(tuned).items()}
     try:
         return Suite.model_validate(data)
     except ValidationError as error:

@@ -17,10 +17,11 @@ CELL_WIDTH = len("0.123 ± 0.012")
 
 
 def print_json(value: Any) -> None:
+    """Prints a value as JSON."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_evaluation(found: Evaluation, title: str) -> None:
+def print_evaluation(evaluation: Evaluation, title: str) -> None:
     """Measures with their intervals, then every uncertainty's, then what the notes say."""
     from rich.console import Console
     from rich.table import Table
@@ -30,37 +31,38 @@ def print_evaluation(found: Evaluation, title: str) -> None:
     table.add_column("measure")
     table.add_column("value", justify="right")
     table.add_column("95 % interval", justify="right")
-    for name, measure in found.measures.items():
+    for name, measure in evaluation.measures.items():
         table.add_row(name, f"{measure.value:.4f}", interval(measure))
     console.print(table)
-    if found.baselines:
-        console.print(_baselines(found))
-    for note in found.protocol.get("notes", []):
+    if evaluation.baselines:
+        console.print(_baselines(evaluation))
+    for note in evaluation.protocol.get("notes", []):
         console.print(f"• {note}", highlight=False)
 
 
 def interval(measure: Measure) -> str:
+    """A measure's interval, or nothing where it has none."""
     if measure.low is None or measure.high is None:
         return ""
     return f"{measure.low:.4f} – {measure.high:.4f}"
 
 
-def _baselines(found: Evaluation) -> Any:
+def _baselines(evaluation: Evaluation) -> Any:
     from rich.table import Table
 
     from doubtless.metrics.catalogue import metric_of
 
-    names = list(dict.fromkeys(name for values in found.baselines.values() for name in values))
+    names = list(dict.fromkeys(name for values in evaluation.baselines.values() for name in values))
     shown = [name for name in names if (metric := metric_of(name)) is not None and metric.brief]
     table = Table(title="learned, combined, and free uncertainties", title_justify="left", title_style="bold")
     table.add_column("uncertainty")
     for name in shown:
         table.add_column(name, justify="right")
-    if any(name in found.measures for name in shown):
-        table.add_row("learned", *(_value(found.measures.get(name)) for name in shown))
-    for name, values in found.doubts.items():
+    if any(name in evaluation.measures for name in shown):
+        table.add_row("learned", *(_value(evaluation.measures.get(name)) for name in shown))
+    for name, values in evaluation.doubts.items():
         table.add_row(f"[bold]{name}[/bold]", *(_value(values.get(metric)) for metric in shown))
-    for baseline, values in found.baselines.items():
+    for baseline, values in evaluation.baselines.items():
         table.add_row(baseline, *(_value(values.get(name)) for name in shown))
     return table
 
@@ -70,7 +72,7 @@ def _value(measure: Measure | None) -> str:
 
 
 def print_comparison(table: ComparisonTable, title: str) -> None:
-    """Methods as rows, metrics as columns, as many a table as the terminal is wide."""
+    """Methods as rows, metrics as columns, as many per table as fit the terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -92,7 +94,7 @@ def print_comparison(table: ComparisonTable, title: str) -> None:
 
 
 def _packed(names: list[str], width: int) -> list[list[str]]:
-    """As many columns a table as fit into the width."""
+    """As many columns per table as fit into the width."""
     tables: list[list[str]] = [[]]
     used = 0
     for name in names:

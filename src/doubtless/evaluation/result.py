@@ -1,4 +1,4 @@
-"""What an evaluation found: numbers with intervals, curves, what each query got. Plain data, JSON both ways."""
+"""What an evaluation gives: numbers with intervals, curves, what each query got. Plain data, JSON both ways."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class QueryRecord:
-    """What each query got, tensors of one entry a query that counts (those with a positive in the gallery).
+    """What each query got, tensors of one entry per query that counts (those with a positive in the gallery).
 
     Kept apart from the JSON: paired comparisons between methods and the figures need it.
     """
@@ -58,7 +58,7 @@ class Evaluation:
     def __getitem__(self, name: str) -> float:
         """The value of a measure: ``evaluation["recall@1"]``."""
         if name not in self.measures:
-            raise InputError(f"there is no measure {name!r}; there are {', '.join(self.measures)}.")
+            raise InputError(f"There is no measure {name!r}; there are {', '.join(self.measures)}.")
         return self.measures[name].value
 
     def to_json(self) -> dict[str, Any]:
@@ -78,10 +78,11 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
+        """What `to_json` gave; null becomes NaN."""
         if data.get("schema", 0) > SCHEMA:
-            raise InputError("these metrics were written by a newer doubtless; update to read them.")
+            raise InputError("These metrics were written by a newer doubtless; update to read them.")
         return cls(
-            measures={name: _measure(found) for name, found in data["measures"].items()},
+            measures={name: _measure(measure) for name, measure in data["measures"].items()},
             baselines=_rows(data["baselines"]),
             doubts=_rows(data.get("doubts", {})),  # files before there were any have none
             counts=dict(data["counts"]),
@@ -93,24 +94,24 @@ class Evaluation:
         )
 
     def save(self, path: str | Path) -> None:
+        """Writes `to_json` into a file."""
         write_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
+        """Reads what `save` wrote; `queries` is None."""
         return cls.from_json(read_json(path))
 
 
 def _rows_json(rows: Mapping[str, Mapping[str, Measure]]) -> dict[str, dict[str, Any]]:
     return {
-        name: {metric: _measure_json(measure) for metric, measure in found.items()}
-        for name, found in rows.items()
+        name: {metric: _measure_json(measure) for metric, measure in row.items()}
+        for name, row in rows.items()
     }
 
 
 def _rows(data: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Measure]]:
-    return {
-        name: {metric: _measure(value) for metric, value in found.items()} for name, found in data.items()
-    }
+    return {name: {metric: _measure(value) for metric, value in row.items()} for name, row in data.items()}
 
 
 def _measure_json(measure: Measure) -> dict[str, float | None]:

@@ -19,11 +19,11 @@ from doubtless.metrics.measure import Measure
 Form = Callable[[Tensor], dict[str, Tensor]]
 """Weights of the queries (b, n) → metric name → (b,)."""
 VALUE = "value"  # the metric of a method that has only one
-CHUNK = {"cpu": 2**18, "cuda": 2**25}  # counts at a time: on a CPU what its cache holds, three times faster
+CHUNK = {"cpu": 2**18, "cuda": 2**25}  # counts at a time: on a CPU what its cache holds
 
 
 def mean_form(values: Mapping[str, Tensor]) -> Form:
-    """Weighted means of several values a query: names → (n,) becomes weights (b, n) → names → (b,)."""
+    """Weighted means of several values per query: names → (n,) becomes weights (b, n) → names → (b,)."""
     names = list(values)
     matrix = torch.stack([values[name].double() for name in names], dim=1)  # (n, metrics)
 
@@ -56,7 +56,7 @@ def measures(
     values = {name: float(value) for name, value in form(*ones).items()}
     if not replicates:
         return {name: Measure(value) for name, value in values.items()}
-    # Filled in place: small results kept between large ones would hold the heap open, gigabytes at 60,000.
+    # Filled in place: small results kept between large ones would hold the heap open.
     drawn = {name: torch.empty(replicates, dtype=torch.double) for name in values}
     step = max(1, CHUNK.get(torch.device(device).type, 2**18) // sum(sizes))
     for start in range(0, replicates, step):
@@ -64,7 +64,7 @@ def measures(
         weights = [resample(size, count, generator=generator).to(device) for size in sizes]
         for name, value in form(*weights).items():
             drawn[name][start : start + count] = value
-    bounds = {name: interval(found) for name, found in drawn.items()}
+    bounds = {name: interval(values) for name, values in drawn.items()}
     return {name: Measure(values[name], *bounds[name]) for name in values}
 
 
@@ -110,7 +110,7 @@ def paired_bootstrap(
     """Compares two methods on the same queries, over queries and seeds.
 
     Each method is either its per-query values (seeds, n) (or (n,)), whose mean is the metric, or a list of
-    functions, one a seed, from weights (b, n) to the metric (b,): rank metrics, with `queries` = n given. A
+    functions, one per seed, from weights (b, n) to the metric (b,): rank metrics, with `queries` = n given. A
     replicate draws the queries once for both methods and the seeds of each by themselves.
 
     >>> better, worse = torch.ones(2, 50), torch.zeros(3, 50)
@@ -122,7 +122,7 @@ def paired_bootstrap(
         sizes.add(queries)
     if len(sizes) != 1:
         raise InputError(
-            f"two methods are paired over the same queries; got {sorted(map(str, sizes))} queries. Give "
+            f"Two methods are paired over the same queries; got {sorted(map(str, sizes))} queries. Give "
             "values of equal length, or `queries` with functions."
         )
     methods = {"first": _seed_forms(first), "second": _seed_forms(second)}
@@ -142,8 +142,8 @@ def paired_bootstraps(
 ) -> list[PairedComparison]:
     """Many comparisons (method, method, metric) on the same draws, one `PairedComparison` each.
 
-    methods   name → one form a seed, from weights (b, n) to all its metrics. A form is worked out once a
-              draw, however many pairs and metrics ask for it.
+    methods   name → one form per seed, from weights (b, n) to all its metrics. A form is worked out once
+              per draw, however many pairs and metrics ask for it.
     """
     points = _differences(methods, pairs, torch.ones(1, queries, dtype=torch.double), None)  # (pairs, 1)
     drawn = torch.empty(len(pairs), replicates, dtype=torch.double)
@@ -165,7 +165,7 @@ def _comparison(point: float, drawn: Tensor) -> PairedComparison:
 
 
 def _seed_forms(method: Tensor | Sequence[Callable[[Tensor], Tensor]]) -> list[Form]:
-    """One form a seed that gives the one metric, `VALUE`."""
+    """One form per seed that gives the one metric, `VALUE`."""
     if isinstance(method, Tensor):
         rows = method.double().cpu().reshape(-1, method.shape[-1])
         return [mean_form({VALUE: row}) for row in rows]
@@ -182,13 +182,13 @@ def _differences(
     weights: Tensor,
     generator: torch.Generator | None,
 ) -> Tensor:
-    """Metric of the first minus that of the second, (pairs, b); seeds drawn anew a replicate, where asked."""
-    asked = dict.fromkeys(name for pair in pairs for name in pair[:2])
-    found = {name: [form(weights) for form in methods[name]] for name in asked}
+    """Metric of the first minus that of the second, (pairs, b). A generator draws the seeds anew per replicate."""
+    compared = dict.fromkeys(name for pair in pairs for name in pair[:2])
+    of_seeds = {name: [form(weights) for form in methods[name]] for name in compared}
     seeds: dict[tuple[int, int], Tensor] = {}  # (place in the pair, number of seeds) → (b, seeds)
 
     def mean(place: int, name: str, metric: str) -> Tensor:
-        values = torch.stack([seed[metric] for seed in found[name]], dim=1)  # (b, seeds)
+        values = torch.stack([seed[metric] for seed in of_seeds[name]], dim=1)  # (b, seeds)
         if generator is None:
             return values.mean(1)
         key = (place, values.shape[1])

@@ -212,7 +212,7 @@ def match_form(probability: Tensor, right: Tensor) -> Form:
 
 
 def rank_ece_form(uncertainty: Tensor, values: Mapping[str, Tensor]) -> Form:
-    """`rank_ece` of weighted queries for several values a query at once: weights (b, q) → names → (b,)."""
+    """`rank_ece` of weighted queries for several values per query at once: weights (b, q) → names → (b,)."""
     ranking = Ranking.of(uncertainty)
 
     def form(weights: Tensor) -> dict[str, Tensor]:
@@ -221,11 +221,11 @@ def rank_ece_form(uncertainty: Tensor, values: Mapping[str, Tensor]) -> Form:
         edges = (edges / BINS).floor()  # (b, M + 1)
         confidence = torch.arange(BINS, 0, -1, dtype=torch.double, device=weights.device) / BINS
         promised = edges.diff(dim=1) * confidence
-        found = {}
+        gaps = {}
         for name, value in values.items():
             sums = interpolate(count, ranking.totals(weights * value.double()), edges).diff(dim=1)
-            found[name] = (sums - promised).abs().sum(1) / count[:, -1]
-        return found
+            gaps[name] = (sums - promised).abs().sum(1) / count[:, -1]
+        return gaps
 
     return form
 

@@ -23,7 +23,7 @@ HISTOGRAM_BINS = 40
 CURVE_POINTS = 200
 
 PairForm = Callable[[Tensor, Tensor], dict[str, Tensor]]
-"""Weights of both sets, (b, n) and (b, m), a row a replicate → metric → its value in each (b,)."""
+"""Weights of both sets, (b, n) and (b, m), one row per replicate → metric → its value in each (b,)."""
 
 
 def auroc(inside: Tensor, outside: Tensor) -> float:
@@ -140,8 +140,8 @@ def check_ratio(ratio: float | None, name: str) -> None:
 
 def detection_form(inside: Tensor, outside: Tensor, *, ratio: float | None = None) -> PairForm:
     """auroc, auprc, auprc_balanced, fpr95 of weighted items, and auprc_reweighted to a `ratio`; from one sort."""
-    check_scores(inside, "the in-distribution uncertainty")
-    check_scores(outside, "the OOD uncertainty")
+    check_scores(inside, "in-distribution uncertainty")
+    check_scores(outside, "out-of-distribution uncertainty")
     ranking = Ranking.of(torch.cat([inside.double(), outside.double()]), descending=True)
 
     def form(inside_weights: Tensor, outside_weights: Tensor) -> dict[str, Tensor]:
@@ -166,8 +166,8 @@ def detection_form(inside: Tensor, outside: Tensor, *, ratio: float | None = Non
 
 def roc_curve(inside: Tensor, outside: Tensor) -> Curve:
     """x: share of in-distribution items raised as OOD; y: share of OOD items raised, from (0, 0) to (1, 1)."""
-    check_scores(inside, "the in-distribution uncertainty")
-    check_scores(outside, "the OOD uncertainty")
+    check_scores(inside, "in-distribution uncertainty")
+    check_scores(outside, "out-of-distribution uncertainty")
     ranking = Ranking.of(torch.cat([inside.double(), outside.double()]), descending=True)
     is_outside = torch.cat([torch.zeros_like(inside), torch.ones_like(outside)]).double()
     true, false = ranking.totals(is_outside), ranking.totals(1 - is_outside)

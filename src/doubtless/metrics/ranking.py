@@ -68,7 +68,11 @@ def area_under_roc(positive: Tensor, negative: Tensor) -> Tensor:
 def check_scores(score: Tensor, name: str = "uncertainty") -> None:
     """Refuses what cannot be ranked: NaN, no entries, more than one axis."""
     if score.dim() != 1 or not len(score):
-        raise InputError(f"{name} must be one number an item, shape (n,), got shape {tuple(score.shape)}.")
+        raise InputError(
+            f"The {name} must be one number per item, shape (n,), got shape {tuple(score.shape)}."
+        )
     if bool(score.isnan().any()):
         count = int(score.isnan().sum())
-        raise InputError(f"{name} has {count} NaN entries; numbers and infinities can be ranked, NaN cannot.")
+        raise InputError(
+            f"The {name} has {count} NaN entries; numbers and infinities can be ranked, NaN cannot."
+        )

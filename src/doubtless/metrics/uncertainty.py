@@ -270,8 +270,8 @@ DEPTH = 10  # neighbours looked at
 def free_uncertainties(scores: Tensor, location: Tensor) -> dict[str, Tensor]:
     """The four baselines, each (n,), from the neighbours' cosines (n, k), best first, and locations (n, D).
 
-    >>> found = free_uncertainties(torch.tensor([[0.9, 0.5], [0.6, 0.6]]), torch.tensor([[2.0], [1.0]]))
-    >>> {name: value[1] > value[0] for name, value in found.items() if name != "spread"}
+    >>> scores = free_uncertainties(torch.tensor([[0.9, 0.5], [0.6, 0.6]]), torch.tensor([[2.0], [1.0]]))
+    >>> {name: value[1] > value[0] for name, value in scores.items() if name != "spread"}
     {'distance': tensor(True), 'ratio': tensor(True), 'norm': tensor(True)}
     """
     first = scores[:, :DEPTH].double()

@@ -86,9 +86,11 @@ class Frame:
     bottom: float = HEIGHT - BOTTOM
 
     def x(self, value: float) -> float:
+        """Where a value of the x axis lies in the drawing."""
         return self.left + (value - self.x_low) / (self.x_high - self.x_low) * (self.right - self.left)
 
     def y(self, value: float) -> float:
+        """Where a value of the y axis lies in the drawing."""
         return self.bottom - (value - self.y_low) / (self.y_high - self.y_low) * (self.bottom - self.top)
 
 
@@ -100,6 +102,7 @@ def make_frame(x_range: tuple[float, float], y_range: tuple[float, float]) -> Fr
 
 
 def labelled(low: float, high: float) -> list[tuple[float, str]]:
+    """The ticks of an axis with their labels."""
     values = ticks(low, high)
     step = values[1] - values[0] if len(values) > 1 else abs(values[0]) or 1.0
     return [(value, tick_label(value, step=step)) for value in values]

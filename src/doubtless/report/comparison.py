@@ -1,7 +1,7 @@
 """Several methods side by side: the table as plain data, and the page a benchmark writes.
 
-`compare` fills the table from evaluations (mean, spread, rank, published numbers); a benchmark that also tests
-significance fills `Cell.significant` itself and passes its own table to `write_comparison`.
+`compare_methods` fills the table from evaluations (mean, spread, rank, published numbers); a benchmark that also
+tests significance fills `Cell.significant` itself and passes its own table to `write_comparison`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class MethodResult:
-    """A method and what was measured of it, one evaluation a seed; the first one is drawn."""
+    """A method and what was measured of it, one evaluation per seed; the first one is drawn."""
 
     name: str
     evaluations: Sequence[Evaluation]
@@ -37,7 +37,7 @@ class MethodResult:
 
     def __post_init__(self) -> None:
         if not self.evaluations:
-            raise InputError(f"the method {self.name!r} has no evaluation; it needs one a seed.")
+            raise InputError(f"The method {self.name!r} has no evaluation; it needs one per seed.")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ComparisonTable:
         }
 
 
-def compare(
+def compare_methods(
     rows: Sequence[MethodResult],
     *,
     metrics: Sequence[str] | None = None,
@@ -94,14 +94,14 @@ def compare(
     not_comparable  metric or row → why the paper's number measures something else
 
     >>> seeds = [Evaluation({"recall@1": Measure(0.5)}), Evaluation({"recall@1": Measure(0.7)})]
-    >>> cell = compare([MethodResult("a", seeds)]).cells["a"]["recall@1"]
+    >>> cell = compare_methods([MethodResult("a", seeds)]).cells["a"]["recall@1"]
     >>> round(cell.mean, 3), round(cell.std, 3)
     (0.6, 0.141)
     """
     _check_names(rows, published)
     if metrics is None:
         metrics = list(
-            dict.fromkeys(name for row in rows for found in row.evaluations for name in _measured(found))
+            dict.fromkeys(name for row in rows for seed in row.evaluations for name in _measured(seed))
         )
     cells = {
         row.name: {metric: cell for metric in metrics if (cell := _cell(row, metric)) is not None}
@@ -110,11 +110,11 @@ def compare(
     for metric in metrics:
         for name, rank in _ranks(metric, cells).items():
             cells[name][metric] = replace(cells[name][metric], rank=rank, best=rank == 1)
-        for name, found in published.items():
-            if metric in found and metric in cells[name]:
+        for name, numbers in published.items():
+            if metric in numbers and metric in cells[name]:
                 cells[name][metric] = replace(
                     cells[name][metric],
-                    published=found[metric],
+                    published=numbers[metric],
                     not_comparable=not_comparable.get(metric, not_comparable.get(name)),
                 )
     return ComparisonTable(metrics, cells)
@@ -135,18 +135,23 @@ def write_comparison(
 ) -> None:
     """Writes a benchmark's page: tables, curves of all methods (first seed) overlaid, histograms, examples.
 
-    Without a `table` it is made by `compare` from `rows`, `published` and `not_comparable`. The numbers are
-    also in the element ``doubtless-comparison`` as JSON.
+    Without a `table` it is filled by `compare_methods` from `rows`, `published` and `not_comparable`. The numbers
+    are also in the element ``doubtless-comparison`` as JSON.
 
-    >>> write_comparison("comparison.html", title="Demo", rows=rows)   # doctest: +SKIP
+    >>> from tempfile import TemporaryDirectory
+    >>> row = MethodResult("triplet", [Evaluation({"recall@1": Measure(0.9)})])
+    >>> with TemporaryDirectory() as folder:
+    ...     write_comparison(Path(folder, "comparison.html"), title="Demo", rows=[row])
+    ...     "triplet" in Path(folder, "comparison.html").read_text()
+    True
     """
     from doubtless.report.comparison_sections import comparison_sections, lead
     from doubtless.report.page import Section, page, provenance
 
     if not rows:
-        raise InputError("there is no method to compare; a comparison needs at least one.")
+        raise InputError("There is no method to compare; a comparison needs at least one.")
     if table is None:
-        table = compare(rows, published=published, not_comparable=not_comparable)
+        table = compare_methods(rows, published=published, not_comparable=not_comparable)
     made_with = provenance(config=config, versions=versions, command=command)
     sections = [
         *comparison_sections(rows, table, names=label_names),
@@ -156,13 +161,16 @@ def write_comparison(
     write_text(path, page(title=title, lead=lead(rows), sections=sections, data=data))
 
 
-def _measured(found: Evaluation) -> list[str]:
-    return [*found.measures, *(metric for baseline in found.baselines.values() for metric in baseline)]
+def _measured(evaluation: Evaluation) -> list[str]:
+    return [
+        *evaluation.measures,
+        *(metric for baseline in evaluation.baselines.values() for metric in baseline),
+    ]
 
 
 def _json(rows: Sequence[MethodResult], table: ComparisonTable) -> dict[str, Any]:
     """The table and every seed's numbers; the curves stay in the runs' own files."""
-    seeds = {row.name: [replace(found, curves={}).to_json() for found in row.evaluations] for row in rows}
+    seeds = {row.name: [replace(seed, curves={}).to_json() for seed in row.evaluations] for row in rows}
     return {"schema": 1, "table": table.to_json(), "methods": seeds}
 
 
@@ -171,15 +179,15 @@ def _check_names(rows: Sequence[MethodResult], published: Mapping[str, Mapping[s
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(
-            f"the methods {', '.join(repeated)} are there more than once; every row needs its own name."
+            f"The methods {', '.join(repeated)} are there more than once; every row needs its own name."
         )
     unknown = sorted(set(published) - set(names))
     if unknown:
-        raise InputError(f"published numbers name {', '.join(unknown)}; the methods are {', '.join(names)}.")
+        raise InputError(f"Published numbers name {', '.join(unknown)}; the methods are {', '.join(names)}.")
 
 
 def _cell(row: MethodResult, metric: str) -> Cell | None:
-    measures = [found.measures[metric] for found in row.evaluations if metric in found.measures]
+    measures = [seed.measures[metric] for seed in row.evaluations if metric in seed.measures]
     finite = [measure for measure in measures if math.isfinite(measure.value)]
     name, free = _best_free(row, metric)
     if not finite:
@@ -199,8 +207,8 @@ def _cell(row: MethodResult, metric: str) -> Cell | None:
 def _best_free(row: MethodResult, metric: str) -> tuple[str | None, float | None]:
     """The free baseline with the best mean over seeds: what a learned uncertainty has to beat."""
     values: dict[str, list[float]] = {}
-    for found in row.evaluations:
-        for name, baseline in found.baselines.items():
+    for seed in row.evaluations:
+        for name, baseline in seed.baselines.items():
             if metric in baseline and math.isfinite(baseline[metric].value):
                 values.setdefault(name, []).append(baseline[metric].value)
     best: tuple[str | None, float | None] = (None, None)

@@ -24,11 +24,13 @@ class Footnotes:
         self._sentences: list[str] = []
 
     def mark(self, sentence: str) -> str:
+        """The letter of a sentence (HTML), a new one where it is new."""
         if sentence not in self._sentences:
             self._sentences.append(sentence)
         return f"<sup>{self._letter(self._sentences.index(sentence))}</sup>"
 
     def listed(self) -> str:
+        """All sentences with their letters (HTML)."""
         items = "".join(
             f"<li><sup>{self._letter(place)}</sup> {text(sentence)}</li>"
             for place, sentence in enumerate(self._sentences)
@@ -45,11 +47,11 @@ def lead(rows: Sequence[MethodResult]) -> str:
     seeds = sorted({len(row.evaluations) for row in rows})
     spread = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     plural = "s" if seeds[-1] != 1 else ""
-    own = [row for row in rows if not row.name.endswith(WITH_DOUBT)]
-    methods = f"{len(own)} methods" if len(own) != 1 else "One method"
+    without_doubt = [row for row in rows if not row.name.endswith(WITH_DOUBT)]
+    methods = f"{len(without_doubt)} methods" if len(without_doubt) != 1 else "One method"
     doubted = (
         f" Rows “{WITH_DOUBT.strip()}” have the combined doubt for uncertainty."
-        if len(own) < len(rows)
+        if len(without_doubt) < len(rows)
         else ""
     )
     counts = rows[0].evaluations[0].counts
@@ -58,23 +60,24 @@ def lead(rows: Sequence[MethodResult]) -> str:
 
 
 def comparison_sections(
-    rows: Sequence[MethodResult], found: ComparisonTable, *, names: Sequence[str] | None
+    rows: Sequence[MethodResult], compared: ComparisonTable, *, names: Sequence[str] | None
 ) -> list[Section]:
+    """The parts of the page, those without content included; `page` leaves them out."""
     return [
-        Section("best", "Best of each", _tiles(found)),
-        Section("results", "Results", _tables(found)),
+        Section("best", "Best of each", _tiles(compared)),
+        Section("results", "Results", _tables(compared)),
         Section("figures", "Figures", gallery(_overlays(rows))),
-        Section("histograms", "Known and foreign images", gallery(_histograms(rows))),
+        Section("histograms", "Known and out-of-distribution images", gallery(_histograms(rows))),
         Section("examples", "Examples", _examples(rows, names)),
         Section("counts", "Counts", _counts(rows)),
     ]
 
 
-def _tiles(found: ComparisonTable) -> str:
+def _tiles(compared: ComparisonTable) -> str:
     """The best method of each key figure; where something free is better still, the tile says so."""
     tiles = []
-    for metric in (name for wanted in TILES for name in found.metrics if name.partition("/")[0] == wanted):
-        cells = {method: row[metric] for method, row in found.cells.items() if metric in row}
+    for metric in (name for wanted in TILES for name in compared.metrics if name.partition("/")[0] == wanted):
+        cells = {method: row[metric] for method, row in compared.cells.items() if metric in row}
         best = [method for method, cell in cells.items() if cell.best]
         if best:
             mean = cells[best[0]].mean
@@ -94,42 +97,42 @@ def _still_better(metric: str, mean: float, cells: Mapping[str, Cell]) -> str:
     return "" if name is None else f'<span class="warning">free {text(name)}: {number(value)}</span>'
 
 
-def _tables(found: ComparisonTable) -> str:
+def _tables(compared: ComparisonTable) -> str:
     """One table for each group of metrics, so that each fits a screen; marks are explained below them."""
     footnotes, parts = Footnotes(), []
     for group in groups():
-        metrics = in_order(found.metrics, group)
+        metrics = in_order(compared.metrics, group)
         if not metrics:
             continue
         columns = [Column("method"), *(Column(_heading(metric), numeric=True) for metric in metrics)]
         body = [
             [text(method), *(_cell(row.get(metric), metric, footnotes) for metric in metrics)]
-            for method, row in found.cells.items()
+            for method, row in compared.cells.items()
             if any(metric in row for metric in metrics)  # a doubt retrieves nothing
         ]
         parts.append(f"<h3>{text(group)}</h3>{table(columns, body, label=group)}")
     parts.append(
         '<p class="note">Mean ± standard deviation over seeds; ● marks the best mean, # is the rank. '
         "In small print: the best free baseline of the same embedding, a paper's number."
-        f"{_explained(found)}</p>"
+        f"{_explained(compared)}</p>"
     )
     parts.append(footnotes.listed())
-    if found.notes:
-        parts.append(f'<ul class="notes">{"".join(f"<li>{text(note)}</li>" for note in found.notes)}</ul>')
+    if compared.notes:
+        parts.append(f'<ul class="notes">{"".join(f"<li>{text(note)}</li>" for note in compared.notes)}</ul>')
     return "".join(parts)
 
 
-def _explained(found: ComparisonTable) -> str:
+def _explained(compared: ComparisonTable) -> str:
     """What the mark of significance says, where it stands somewhere."""
-    if not any(cell.significant for row in found.cells.values() for cell in row.values()):
+    if not any(cell.significant for row in compared.cells.values() for cell in row.values()):
         return ""
     return f" {SIGNIFICANT}: more than chance; what was compared is shown under the pointer and in the JSON."
 
 
 def _heading(metric: str) -> str:
-    found = meaning(metric)
-    direction = f"<small>{found.direction}</small>" if found.sentence else ""
-    return f"{text(found.title)}{direction}"
+    words = meaning(metric)
+    direction = f"<small>{words.direction}</small>" if words.sentence else ""
+    return f"{text(words.title)}{direction}"
 
 
 def _cell(cell: Cell | None, metric: str, footnotes: Footnotes) -> str:
@@ -193,8 +196,8 @@ def _figure_names(rows: Sequence[MethodResult], kind: str) -> list[str]:
 def _method_line(row: MethodResult, figure: str, place: int) -> Line | None:
     """The method's own uncertainty; for points the free distance, said in the legend."""
     curves: Mapping[str, Curve] = row.evaluations[0].curves.get(figure, {})
-    own = [line for line in curves if line not in REFERENCES and curves[line].x]
-    chosen = next((line for line in ("uncertainty", "distance", *own) if line in own), None)
+    drawable = [line for line in curves if line not in REFERENCES and curves[line].x]
+    chosen = next((line for line in ("uncertainty", "distance", *drawable) if line in drawable), None)
     if chosen is None:
         return None
     name = row.name if chosen != "distance" else f"{row.name}: {line_name(chosen)}"

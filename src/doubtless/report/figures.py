@@ -1,4 +1,4 @@
-"""The figures of METRICS.md from an evaluation's curves: which axes, which lines, which sentence beside them."""
+"""The figures of an evaluation from its curves: which axes, which lines, which sentence beside them."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Kind:
     settled: tuple[float, float] = (0.0, 1.0)  # where enough queries stand behind the curve to set its y axis
 
     def reads(self, x: float) -> bool:
+        """Whether enough queries stand behind the curve at x."""
         return self.settled[0] <= x <= self.settled[1]
 
 
@@ -38,7 +39,7 @@ KINDS = {
         diagonal="perfectly calibrated", square=True, marks=True,
     ),
     "roc": Kind(
-        "Foreign images found", "known images called foreign", "foreign images found",
+        "Out-of-distribution images found", "known images raised", "out-of-distribution images found",
         "ROC curve of the uncertainty: the further to the upper left, the better the two are told apart.",
         diagonal="guessing", square=True,
     ),
@@ -53,8 +54,8 @@ KINDS = {
         from_zero=True, settled=(0.05, 1.0),
     ),
     "histogram": Kind(
-        "Known and foreign images", "uncertainty", "share of images",
-        "The less the two overlap, the better foreign images are recognised. The last bar holds all beyond it.",
+        "Known and out-of-distribution images", "uncertainty", "share of images",
+        "The less the two overlap, the better the others are recognised. The last bar holds all beyond it.",
     ),
 }  # fmt: skip
 
@@ -121,20 +122,20 @@ def run_lines(curves: Mapping[str, Curve], name: str) -> list[Line]:
     """The lines of one run's figure, each with the colour its name always has."""
     kind, _, part = name.partition("/")
     if kind == "histogram":
-        names = {"id": "known", "ood": f"foreign: {part}"}
+        names = {"id": "known", "ood": f"out-of-distribution: {part}"}
         return [
             Line(names.get(line, line), curve, series(place))
             for place, (line, curve) in enumerate(curves.items())
         ]
     styled = [line for line in STYLES if line in curves]
-    own = [line for line in curves if line not in STYLES and line not in REFERENCES]
+    unstyled = [line for line in curves if line not in STYLES and line not in REFERENCES]
     # A figure whose lines have names of their own (reliability) starts with the first colour.
     styles = (
         STYLES
-        | {line: series(place + (len(STYLES) if styled else 0)) for place, line in enumerate(own)}
+        | {line: series(place + (len(STYLES) if styled else 0)) for place, line in enumerate(unstyled)}
         | REFERENCES
     )
-    order = [*styled, *own, *(line for line in REFERENCES if line in curves)]
+    order = [*styled, *unstyled, *(line for line in REFERENCES if line in curves)]
     return [Line(line_name(line), curves[line], styles[line], marks=KINDS[kind].marks) for line in order]
 
 
@@ -148,7 +149,7 @@ def training_figures(log: Sequence[Mapping[str, Any]]) -> list[str]:
     columns = list(dict.fromkeys(key for row in log for key in row))
     losses = [column for column in columns if "loss" in column]
     validated = [column for column in columns if column.startswith("val") and column not in losses]
-    found = []
+    figures = []
     for title, names, note in (
         ("Loss", losses, ""),
         ("Validation", validated, "On images held out from training; the test part selects nothing."),
@@ -161,8 +162,8 @@ def training_figures(log: Sequence[Mapping[str, Any]]) -> list[str]:
         if lines:
             description = f"{title} over the epochs: {', '.join(line.name for line in lines)}"
             chart = line_chart(lines, x_label="epoch", y_label=title.lower(), description=description)
-            found.append(figure(title, chart + legend(lines), note=note or _from_to(lines)))
-    return found
+            figures.append(figure(title, chart + legend(lines), note=note or _from_to(lines)))
+    return figures
 
 
 def _from_to(lines: Sequence[Line]) -> str:
@@ -178,10 +179,10 @@ def _column(log: Sequence[Mapping[str, Any]], name: str) -> Curve:
 
 def _number(value: Any) -> float | None:
     try:
-        found = float(value)
+        parsed = float(value)
     except (TypeError, ValueError):
         return None
-    return found if math.isfinite(found) else None
+    return parsed if math.isfinite(parsed) else None
 
 
 def _y_range(kind: Kind, lines: Sequence[Line]) -> tuple[float, float] | None:

@@ -49,10 +49,10 @@ class ImageLookup:
         >>> ImageLookup.from_arrays(np.zeros((5, 28, 28), np.uint8)).gallery(4).shape
         (28, 28)
         """
-        own = None if labels is None else (lambda index: int(labels[index]))
+        label_of = None if labels is None else (lambda index: int(labels[index]))
         if gallery is None:
-            return cls(images.__getitem__, images.__getitem__, own, own)
-        return cls(images.__getitem__, gallery.query, own, gallery.query_label)
+            return cls(images.__getitem__, images.__getitem__, label_of, label_of)
+        return cls(images.__getitem__, gallery.query, label_of, gallery.query_label)
 
 
 def data_uri(image: NDArray[np.uint8]) -> str:
@@ -66,7 +66,7 @@ def data_uri(image: NDArray[np.uint8]) -> str:
         or 0 in shape
     ):
         raise InputError(
-            f"an image of the report has shape {shape} and type {image.dtype}; "
+            f"An image of the report has shape {shape} and type {image.dtype}; "
             "accepted are uint8 images of shape (height, width) or (height, width, 3)."
         )
     picture = Image.fromarray(image[:, :, 0] if len(shape) == 3 and shape[2] == 1 else image)
@@ -114,13 +114,17 @@ def most_and_least_certain(
 def _pair(queries: QueryRecord, row: int, images: ImageLookup, names: Sequence[str] | None) -> str:
     query, neighbor = int(queries.index[row]), int(queries.neighbor[row])
     right = bool(queries.correct[row])
-    asked = _label(images.query_label, query, names)
-    found = _label(images.gallery_label, neighbor, names)
+    query_name = _label(images.query_label, query, names)
+    neighbor_name = _label(images.gallery_label, neighbor, names)
     verdict, sign = ("right", "✓") if right else ("wrong", "✗")
-    caption = f'<span class="pair-names">{text(asked)}<br>→ {text(found)}</span>' if asked and found else ""
+    caption = (
+        f'<span class="pair-names">{text(query_name)}<br>→ {text(neighbor_name)}</span>'
+        if query_name and neighbor_name
+        else ""
+    )
     return (
-        f'<li class="{verdict}"><span class="pair">{_image(images.query(query), f"query {query} {asked}")}'
-        f"{_image(images.gallery(neighbor), f'its nearest neighbour {neighbor} {found}')}</span>"
+        f'<li class="{verdict}"><span class="pair">{_image(images.query(query), f"query {query} {query_name}")}'
+        f"{_image(images.gallery(neighbor), f'its nearest neighbour {neighbor} {neighbor_name}')}</span>"
         f'<span class="verdict"><span aria-hidden="true">{sign}</span> {verdict}</span>{caption}</li>'
     )
 
@@ -158,7 +162,7 @@ class EmbeddingMap:
             self.uncertainty is not None and self.uncertainty.shape != (n,)
         ):
             raise InputError(
-                f"a map of {n} labels needs coordinates of shape ({n}, 2) and uncertainties of shape ({n},); "
+                f"A map of {n} labels needs coordinates of shape ({n}, 2) and uncertainties of shape ({n},); "
                 f"got {self.coordinates.shape} and {None if self.uncertainty is None else self.uncertainty.shape}."
             )
 
@@ -178,7 +182,7 @@ def embedding_map(
 
     _check(direction, labels, uncertainty)
     if limit < 1:
-        raise InputError(f"a map needs at least one item; the limit is {limit}.")
+        raise InputError(f"A map needs at least one item; the limit is {limit}.")
     n = len(direction)
     chosen = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:limit].sort().values
 
@@ -220,11 +224,11 @@ def _check(direction: Tensor, labels: Tensor, uncertainty: Tensor | None) -> Non
     n = len(direction)
     if direction.ndim != 2 or labels.shape != (n,) or (uncertainty is not None and uncertainty.shape != (n,)):
         raise InputError(
-            f"a map takes directions (n, D), labels (n,) and uncertainties (n,); got {tuple(direction.shape)}, "
+            f"A map takes directions (n, D), labels (n,) and uncertainties (n,); got {tuple(direction.shape)}, "
             f"{tuple(labels.shape)} and {None if uncertainty is None else tuple(uncertainty.shape)}."
         )
     if not direction.numel() or not bool(direction.isfinite().all()):
-        raise InputError("a map needs at least one item, and directions without NaN or infinity.")
+        raise InputError("A map needs at least one item, and directions without NaN or infinity.")
 
 
 def _layout(points: NDArray[np.float64], seed: int) -> NDArray[np.float64]:  # (m, D) → (m, 2)

@@ -146,7 +146,8 @@ def provenance(*, config: Mapping[str, Any], versions: Mapping[str, str], comman
         parts.append(f'<h3>Configuration</h3><pre tabindex="0"><code>{text(dumped.rstrip())}</code></pre>')
     if versions:
         parts.append(
-            "<h3>Versions</h3>" + definitions([(text(name), text(found)) for name, found in versions.items()])
+            "<h3>Versions</h3>"
+            + definitions([(text(name), text(version)) for name, version in versions.items()])
         )
     return "".join(parts)
 

@@ -1,6 +1,6 @@
 """The sections of a run's report: key figures, tables, pictures, protocol. Data in, HTML out.
 
-The report of one run: everything `Evaluation` found, as one HTML file that needs nothing else.
+The report of one run: everything an `Evaluation` holds, as one HTML file that needs nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_UNCERTAINTY = (
 
 
 def lead_sentence(evaluation: Evaluation) -> str:
-    """What was found, in one sentence."""
+    """The result in one sentence."""
     counts, kind = evaluation.counts, evaluation.protocol.get("kind")
     parts = []
     if "recall@1" in evaluation.measures:
@@ -73,7 +73,7 @@ def has_uncertainty(evaluation: Evaluation) -> bool:
 
 
 def measure_tables(evaluation: Evaluation) -> str:
-    """All measures, one table a group, each with its interval, its direction and what it means."""
+    """All measures, one table per group, each with its interval, its direction and what it means."""
     parts = []
     for group in groups():
         rows = [
@@ -91,7 +91,7 @@ def baseline_section(evaluation: Evaluation) -> str:
     if not evaluation.baselines:
         return ""
     rows_of = (*evaluation.baselines.values(), *evaluation.doubts.values())
-    metrics = list(dict.fromkeys(metric for found in rows_of for metric in found))
+    metrics = list(dict.fromkeys(metric for row in rows_of for metric in row))
     learned = {metric: evaluation.measures[metric] for metric in metrics if metric in evaluation.measures}
     columns = [Column("score"), *(Column(_heading(metric), numeric=True) for metric in metrics)]
     sources = {
@@ -102,10 +102,10 @@ def baseline_section(evaluation: Evaluation) -> str:
     best = {metric: _best(metric, sources) for metric in metrics}
     rows = [
         [
-            _source(name, bold=found is learned or name == DOUBT),
-            *(_baseline_cell(found.get(metric), best=name == best[metric]) for metric in metrics),
+            _source(name, bold=row is learned or name == DOUBT),
+            *(_baseline_cell(row.get(metric), best=name == best[metric]) for metric in metrics),
         ]
-        for name, found in sources.items()
+        for name, row in sources.items()
     ]
     verdict = _verdict(learned, evaluation.baselines) if learned else NO_UNCERTAINTY
     shown = table(columns, rows, label="Free baselines")
@@ -118,10 +118,10 @@ def certainty_section(
     """The most and least certain queries beside their first hits, if there are images and something to order by."""
     if evaluation.queries is None or images is None:
         return ""
-    found = most_and_least_certain(evaluation.queries, count=count)
-    if found is None:
+    extremes = most_and_least_certain(evaluation.queries, count=count)
+    if extremes is None:
         return ""
-    source, most, least = found
+    source, most, least = extremes
     parts = [
         f'<p class="note">Each picture pair is a query and its nearest neighbour, ordered by {text(source)}. '
         "A green frame and ✓: the same class. A red frame and ✗: another.</p>"
@@ -150,11 +150,11 @@ def protocol_section(evaluation: Evaluation) -> str:
 
 
 def _tile(name: str, measure: Measure, *, note: str) -> str:
-    found = meaning(name)
+    words = meaning(name)
     reach = interval(measure.low, measure.high)
     details = "".join(f"<span>{text(line)}</span>" for line in (reach and f"95 %: {reach}", note) if line)
     return (
-        f'<div class="tile"><b>{text(found.title)}</b><strong>{number(measure.value)}</strong>{details}</div>'
+        f'<div class="tile"><b>{text(words.title)}</b><strong>{number(measure.value)}</strong>{details}</div>'
     )
 
 
@@ -169,15 +169,15 @@ _MEASURE_COLUMNS = (
 
 
 def _measure_row(name: str, measure: Measure) -> list[str]:
-    found = meaning(name)
-    code = f"<code>{text(name)}</code>" if found.title != name else ""
+    words = meaning(name)
+    code = f"<code>{text(name)}</code>" if words.title != name else ""
     return [
-        f"{text(found.title)}{code}",
+        f"{text(words.title)}{code}",
         number(measure.value),
         interval(measure.low, measure.high),
         whisker(measure.value, low=measure.low, high=measure.high),
-        found.direction if found.sentence else "",
-        text(found.sentence),
+        words.direction if words.sentence else "",
+        text(words.sentence),
     ]
 
 
@@ -211,8 +211,8 @@ def _baseline_cell(measure: Measure | None, *, best: bool) -> str:
 def _best(metric: str, sources: Mapping[str, Mapping[str, Measure]]) -> str | None:
     """The source with the best finite value of this metric; on a tie the first."""
     best: str | None = None
-    for name, found in sources.items():
-        value = found[metric].value if metric in found else float("nan")
+    for name, row in sources.items():
+        value = row[metric].value if metric in row else float("nan")
         if not math.isnan(value) and (best is None or better(metric, value, sources[best][metric].value)):
             best = name
     return best
@@ -222,7 +222,7 @@ def _verdict(learned: Mapping[str, Measure], baselines: Mapping[str, Mapping[str
     """Says where the learned uncertainty does not beat what costs nothing."""
     lost, compared = [], 0
     for metric, measure in learned.items():
-        rivals = {name: found for name, found in baselines.items() if metric in found}
+        rivals = {name: row for name, row in baselines.items() if metric in row}
         best = _best(metric, rivals)
         if best is None or math.isnan(measure.value):
             continue
@@ -236,8 +236,8 @@ def _verdict(learned: Mapping[str, Measure], baselines: Mapping[str, Mapping[str
 
 
 def _heading(metric: str) -> str:
-    found = meaning(metric)
-    return f"{text(found.title)}<small>{found.direction}</small>"
+    words = meaning(metric)
+    return f"{text(words.title)}<small>{words.direction}</small>"
 
 
 def _spaced(name: str) -> str:
@@ -273,7 +273,7 @@ def write_report(
 ) -> None:
     """Writes the report of one run: tables, figures and pictures in one HTML file, the numbers as JSON inside.
 
-    log            one mapping an epoch: epoch, train_loss, val_recall@1, …
+    log            one mapping per epoch: epoch, train_loss, val_recall@1, …
     images         where the pictures of queries and gallery come from; without it there is no grid of examples
     embedding_map  from `doubtless.report.embedding_map`; without it there is no map
     label_names    names of the labels 0, 1, …
@@ -282,7 +282,12 @@ def write_report(
     The same input gives the same file, byte for byte. The numbers are in the element ``doubtless-metrics`` in
     the form of `Evaluation.to_json`.
 
-    >>> write_report("run/report.html", title="Fashion", evaluation=evaluation, config=config)   # doctest: +SKIP
+    >>> from tempfile import TemporaryDirectory
+    >>> evaluation = Evaluation({"recall@1": Measure(0.9)})
+    >>> with TemporaryDirectory() as folder:
+    ...     write_report(Path(folder, "report.html"), title="Fashion", evaluation=evaluation, config={"seed": 0})
+    ...     "Recall@1" in Path(folder, "report.html").read_text()
+    True
     """
     drawn_map = [draw_map(embedding_map, names=label_names)] if embedding_map is not None else []
     sections = [

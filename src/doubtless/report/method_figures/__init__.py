@@ -1,4 +1,4 @@
-"""Figures that belong to one method, as sections of its runs' reports. One file a method; each registers itself."""
+"""Figures that belong to one method, as sections of its runs' reports. One file per method registers itself."""
 
 from __future__ import annotations
 

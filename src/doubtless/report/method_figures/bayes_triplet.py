@@ -31,16 +31,16 @@ VARIANCE = "variance of the squared distance, log₁₀"
 
 @draws_for("bayes-triplet", "bayes-triplet-vmf", "triplet-regression")
 def distance_sections(context: Context) -> list[Section]:
-    """Histograms of the distance's variance, known against foreign, and the surest and least sure right answers."""
+    """Histograms of the distance's variance, and the surest and least sure right answers."""
     queries = context.evaluation.queries
     if queries is None or not isinstance(context.embedding, GaussianEmbedding | VonMisesFisherEmbedding):
         return []
-    found_in = context.embedding if context.gallery is None else context.gallery
-    known = distance_variance(context.embedding[queries.index], found_in[queries.neighbor])
+    searched = context.embedding if context.gallery is None else context.gallery
+    known = distance_variance(context.embedding[queries.index], searched[queries.neighbor])
     figures = []
-    for name, strangers in context.ood.items():
-        first = nearest(strangers.direction, found_in.direction, k=1).index[:, 0]
-        figures.append(variance_figure(known, distance_variance(strangers, found_in[first]), name))
+    for name, others in context.ood.items():
+        first = nearest(others.direction, searched.direction, k=1).index[:, 0]
+        figures.append(variance_figure(known, distance_variance(others, searched[first]), name))
     return [
         Section("distance-variance", "How sure the distance is", gallery(figures)),
         Section("distance-pairs", "The least and the most sure distances", _pairs(context, queries, known)),
@@ -65,13 +65,13 @@ def distance_variance(queries: Embedding, neighbours: Embedding) -> Tensor:
     return distance_moments(_parameters(queries), _parameters(neighbours)).variance
 
 
-def variance_figure(known: Tensor, foreign: Tensor, name: str) -> str:
-    """Figure 8: the variance of the distance to the first hit, queries of known and of foreign images."""
-    inside, outside = known.log10(), foreign.log10()
+def variance_figure(known: Tensor, other: Tensor, name: str) -> str:
+    """Figure 8: the variance of the distance to the first hit, known and out-of-distribution queries."""
+    inside, outside = known.log10(), other.log10()
     curves = histograms(inside, outside)
     lines = [
         Line("known", curves["id"], series(0)),
-        Line(f"foreign: {name}", curves["ood"], series(1)),
+        Line(f"out-of-distribution: {name}", curves["ood"], series(1)),
     ]
     chart = histogram(
         lines,
@@ -81,9 +81,11 @@ def variance_figure(known: Tensor, foreign: Tensor, name: str) -> str:
     )
     note = (
         "A query and its first hit: both their variances count. "
-        f"A foreign query has the larger one in {auroc(inside, outside):.1%} of all comparisons."
+        f"An out-of-distribution query has the larger one in {auroc(inside, outside):.1%} of all comparisons."
     )
-    return figure(f"Known and foreign queries · {name}", chart + legend(lines, filled=True), note=note)
+    return figure(
+        f"Known and out-of-distribution queries · {name}", chart + legend(lines, filled=True), note=note
+    )
 
 
 def likelihood_figure(margin: float) -> str:

@@ -97,9 +97,9 @@ def synthesised_pictures(context: Context) -> str:
     searched = context.embedding if context.gallery is None else context.gallery
     if len(searched) <= alone:
         return ""
-    found = nearest_real(samples, searched.direction, own=queries if alone else None)
+    nearest = nearest_real(samples, searched.direction, exclude=queries if alone else None)
     rows = [
-        _row(context, int(query), found[:, place].tolist()) for place, query in enumerate(queries.tolist())
+        _row(context, int(query), nearest[:, place].tolist()) for place, query in enumerate(queries.tolist())
     ]
     note = (
         f"Each row begins with an image; the others are the real ones nearest, by cosine, to {DRAWS} samples "
@@ -108,19 +108,19 @@ def synthesised_pictures(context: Context) -> str:
     return figure("Nearest real images to synthesised samples", "".join(rows), note=note)
 
 
-def nearest_real(samples: Tensor, direction: Tensor, *, own: Tensor | None = None) -> Tensor:
-    """Rows of `direction` (n, D) nearest to samples (draws, q, D), by cosine: (draws, q). Never row `own` (q,)."""
+def nearest_real(samples: Tensor, direction: Tensor, *, exclude: Tensor | None = None) -> Tensor:
+    """Rows of `direction` (n, D) nearest by cosine to samples (draws, q, D), (draws, q); never row `exclude`."""
     cosine = normalize(samples, dim=-1) @ direction.to(samples).T  # (draws, q, n)
-    if own is not None:
-        cosine[:, torch.arange(len(own)), own] = -torch.inf
+    if exclude is not None:
+        cosine[:, torch.arange(len(exclude)), exclude] = -torch.inf
     return cosine.argmax(-1)
 
 
-def _row(context: Context, query: int, found: list[int]) -> str:
+def _row(context: Context, query: int, nearest: list[int]) -> str:
     images, names = context.images, context.label_names
     label = int(context.labels[query])
     cells = [_cell(images.query(query), "image", label_name(label, names), kind="")]
-    for index in found:
+    for index in nearest:
         other = None if images.gallery_label is None else images.gallery_label(index)
         name = "" if other is None else label_name(other, names)
         kind = "" if other is None else ("right" if other == label else "wrong")

@@ -78,15 +78,15 @@ def length_figures(context: Context) -> str:
     everything = torch.arange(len(length))
     parts.append("<h3>Overall</h3>" + gallery(_ends(context, length, everything, SHOWN, title="")))
     labels = context.labels.cpu()
-    found = labels.unique().tolist()
+    classes = labels.unique().tolist()
     figures = []
-    for label in found[:CLASSES]:
+    for label in classes[:CLASSES]:
         rows = torch.nonzero(labels == label)[:, 0]
         if len(rows) >= 2:
             title = label_name(label, context.label_names)
             figures.append(_both_ends(context, length, rows, title))
     if figures:
-        more = f" <small>the first {CLASSES} of {len(found)}</small>" if len(found) > CLASSES else ""
+        more = f" <small>the first {CLASSES} of {len(classes)}</small>" if len(classes) > CLASSES else ""
         parts.append(f"<h3>By class{more}</h3>" + gallery(figures))
     return "".join(parts)
 
@@ -163,12 +163,12 @@ def _logged(log: Sequence[Mapping[str, Any]], name: str) -> Curve:
 # -- surfaces ----------------------------------------------------------------------------------------
 
 
-def similarity_surfaces(own: tuple[str, str]) -> str:
-    """The similarity of every embedding of a plane with one proxy, a picture a similarity; the run's own first."""
-    order = sorted(SURFACES, key=lambda row: row != own)
+def similarity_surfaces(of_run: tuple[str, str]) -> str:
+    """The similarity of every embedding of a plane with one proxy, one picture each; the run's own first."""
+    order = sorted(SURFACES, key=lambda row: row != of_run)
     figures = []
     for similarity, family in order:
-        title = SURFACES[similarity, family] + (" (this run)" if (similarity, family) == own else "")
+        title = SURFACES[similarity, family] + (" (this run)" if (similarity, family) == of_run else "")
         figures.append(figure(title, _surface(similarity, family, title)))
     intro = (
         '<p class="note" style="margin-bottom: 1rem">Embeddings of two dimensions: the direction is the angle, the '
@@ -192,8 +192,8 @@ def surface_values(similarity: str, family: str) -> Tensor:
     middle = (torch.arange(CELLS, dtype=torch.float64) + 0.5) * (2 * REACH / CELLS) - REACH
     y, x = torch.meshgrid(middle, middle, indexing="ij")
     embeddings = torch.stack((x, y), 2).flatten(0, 1)  # (cells², 2)
-    found = loss.similarities(embeddings, generator=torch.Generator().manual_seed(0))
-    return found.view(CELLS, CELLS)
+    similarities = loss.similarities(embeddings, generator=torch.Generator().manual_seed(0))
+    return similarities.view(CELLS, CELLS)
 
 
 def _surface(similarity: str, family: str, title: str) -> str:
