@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 MODULE = "module:"
 """What a name begins with that is an import path."""
+TIMM = "timm:"
+"""What the name of a timm model with its published weights begins with."""
 
 
 class Registry(Generic[T]):
@@ -171,6 +173,15 @@ def import_object(path: str) -> Any:
         f"There is no module {'.'.join(parts[:-1])} to import, named by {path!r}; its folder must be on PYTHONPATH "
         "or its package installed."
     )
+
+
+def names_network(name: str) -> bool:
+    """Whether a model's name is that of a network as it is, and not that of a run's folder.
+
+    >>> names_network("module:package.function?size=64"), names_network("runs/first")
+    (True, False)
+    """
+    return name.startswith((MODULE, TIMM))
 
 
 def call_import_path(path: str) -> Any:

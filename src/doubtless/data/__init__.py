@@ -5,7 +5,15 @@ from doubtless.data.loading import Batch, ImageSet, in_order, training_batches
 from doubtless.data.objects import as_source
 from doubtless.data.prepare import ImageLike, Preparation, decode_image, image_tensor, pixels_of
 from doubtless.data.source import Places, Source, tensor_source
-from doubtless.data.sources import SOURCES, Progress, SourceKind, SourceRequest, open_source, source_kind
+from doubtless.data.sources import (
+    SOURCES,
+    Progress,
+    SourceKind,
+    SourceRequest,
+    named_source,
+    open_source,
+    source_kind,
+)
 from doubtless.data.splits import Split, make_split
 
 __all__ = [
@@ -13,6 +21,7 @@ __all__ = [
     "open_source",
     "tensor_source",
     "as_source",
+    "named_source",
     "SOURCES",
     "SourceKind",
     "SourceRequest",

@@ -9,6 +9,7 @@ are held in the size of their network need none of it.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from doubtless.errors import InputError, nearest
 
-ImageLike = str | Path | Image.Image | Tensor
+ImageLike = str | Path | bytes | Image.Image | Tensor
 """A file, a Pillow image, or a tensor (C, H, W) of bytes or of floats in [0, 1]."""
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -52,11 +53,17 @@ def pixels_of(image: ImageLike) -> Tensor:
     """
     if isinstance(image, str | Path):
         return decode_image(image)
+    if isinstance(image, bytes):
+        try:
+            image = Image.open(io.BytesIO(image))
+        except Exception as error:  # decoders of damaged files raise whatever they stumble over
+            raise InputError(f"These bytes cannot be read as an image: {error}.") from error
     if isinstance(image, Image.Image):
         return image_tensor(image)
     if not isinstance(image, Tensor):
         raise InputError(
-            f"An image must be a file, a Pillow image or a tensor (C, H, W), got a {type(image).__name__}."
+            "An image must be a file, its bytes, a Pillow image or a tensor (C, H, W), got a "
+            f"{type(image).__name__}."
         )
     if image.dim() != 3:
         raise InputError(f"An image must have shape (C, H, W), got {tuple(image.shape)}.")

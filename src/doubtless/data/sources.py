@@ -19,7 +19,7 @@ from doubtless.data.papers import PAPERS, Paper
 from doubtless.data.prepare import SUFFIXES, readable
 from doubtless.data.source import TEST, TRAIN, Source, tensor_source
 from doubtless.errors import InputError, nearest
-from doubtless.registry import Registry, call_import_path
+from doubtless.registry import Registry, call_import_path, import_path_of
 
 FASHION_NAMES = [
     "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
@@ -101,6 +101,19 @@ def open_source(name: str, *, root: str | Path | None = None, progress: Progress
         raise InputError(f"The data source {word} is written {kind.form}, got {name!r}.")
     opened = kind.open(SourceRequest(name, rest, data_root(root), progress))
     return as_source(opened, name=name)
+
+
+def named_source(data: Any) -> tuple[Source, str]:
+    """A source from an object, and the name that opens it again: "python" where none does.
+
+    `data`: what `as_source` takes, or a function without arguments that returns such a thing.
+    """
+    if isinstance(data, Source):
+        return data, data.name if data.name.partition(":")[0] in SOURCES else PYTHON
+    if not callable(data) or hasattr(data, "__getitem__"):
+        return as_source(data), PYTHON
+    name = import_path_of(data) or PYTHON
+    return as_source(data(), name=name), name
 
 
 @source_kind("fashion-sample", "4,000 images of Fashion-MNIST (3,000 train, 1,000 test), shipped")

@@ -26,7 +26,7 @@ from doubtless.index.base import Index
 from doubtless.index.forms import fitting
 from doubtless.index.items import Item as Item
 from doubtless.index.settings import MODEL
-from doubtless.registry import MODULE
+from doubtless.registry import names_network
 from doubtless.search.hits import without_itself
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ class Gallery:
         place = None if attachment is None else attachment[1].get("run")
         if not place:
             return None
-        return str(place) if str(place).startswith(MODULE) else Path(place)
+        return str(place) if names_network(str(place)) else Path(place)
 
     def reload(self) -> None:
         """Reads anew what was calibrated, as after a calibration by another process."""

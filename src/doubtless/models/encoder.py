@@ -79,6 +79,10 @@ class Encoder(nn.Module):
         self.pooling: nn.Module = nn.Identity()
         self.takes = built.channels
         statistics = built.statistics if normalization == "auto" else STATISTICS[normalization]
+        if len(statistics[0]) > built.channels:
+            raise InputError(
+                f"model.normalization: {normalization} is for colour images, got {channels} channel."
+            )
         if weights is not None:
             load_weights(self.backbone, Path(weights))
         for name, values in zip(("mean", "std"), statistics, strict=True):

@@ -30,10 +30,16 @@ class RunData:
     test: ImageSet
 
 
-def open_run_data(config: Config, *, split: Split | None = None, progress: Progress | None = None) -> RunData:
-    """Opens the source and splits it, or takes the split a run has recorded."""
+def open_run_data(
+    config: Config,
+    *,
+    split: Split | None = None,
+    source: Source | None = None,
+    progress: Progress | None = None,
+) -> RunData:
+    """Opens the source, unless it is given, and splits it, or takes the split a run has recorded."""
     data = config.data
-    source = open_source(data.source, root=data.root, progress=progress)
+    source = source or open_source(data.source, root=data.root, progress=progress)
     if split is None:
         split = make_split(
             source, data.split, validation=data.validation, test=data.test, seed=data.split_seed
@@ -62,10 +68,10 @@ def open_run_data(config: Config, *, split: Split | None = None, progress: Progr
 
 
 def whole_source(
-    name: str, data: DataConfig, spec: DataSpec, *, progress: Progress | None = None
+    name: str | Source, data: DataConfig, spec: DataSpec, *, progress: Progress | None = None
 ) -> ImageSet:
     """All images of a source (its test part where it has one), prepared for a trained network."""
-    source = open_source(name, root=data.root, progress=progress)
+    source = name if isinstance(name, Source) else open_source(name, root=data.root, progress=progress)
     index = (
         torch.arange(len(source))
         if source.given_split is None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from doubtless.config import EvaluationConfig
-from doubtless.data import ImageSet, Progress
+from doubtless.data import ImageSet, Progress, Source, named_source
 from doubtless.doubt.doubt import Doubt
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, evaluate
@@ -32,18 +33,24 @@ class RunEvaluation:
         self,
         run: Run,
         *,
-        data: str | None = None,
+        data: Any = None,
         ood: Sequence[str] | None = None,
         gallery: str | None = None,
+        encoder: nn.Module | None = None,
         options: EvaluationConfig | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.run = run
+        self.given: Source | None = None
+        if data is not None and not isinstance(data, str):
+            self.given, data = named_source(data)
         self.config = run.config
         self.options = options or self.config.evaluation
         self.progress = progress
-        method = run.method if isinstance(run, TrainedRun) else run.load_method()
+        method = run.method if isinstance(run, TrainedRun) else run.load_method(encoder=encoder)
         self.method: Method = method.to(best_device(self.config.training.accelerator))
+        if self.given is not None and self.given.fingerprint() == run.split.fingerprint:
+            data = None  # the run's own, given again
         self.data_name = data
         self.gallery_name = gallery
         measured = self.measured = data or self.options.data
@@ -190,10 +197,12 @@ class RunEvaluation:
         return by_score + at_ratio or ([] if wanted == configured else ["otherwise"])
 
     def _open_data(self) -> RunData:
-        return open_run_data(self.config, split=self.run.split, progress=self.progress)
+        own = self.given if self.data_name is None else None
+        return open_run_data(self.config, split=self.run.split, source=own, progress=self.progress)
 
     def _source(self, name: str) -> ImageSet:
-        return whole_source(name, self.config.data, self.method.spec, progress=self.progress)
+        given = self.given if self.given is not None and name == self.data_name else None
+        return whole_source(given or name, self.config.data, self.method.spec, progress=self.progress)
 
     def _test_images(self) -> ImageSet:
         assert self.own is not None
@@ -245,9 +254,10 @@ def _short(name: str) -> str:
 def evaluate_run(
     run: Run | str | Path,
     *,
-    data: str | None = None,
+    data: Any = None,
     ood: Sequence[str] | None = None,
     gallery: str | None = None,
+    encoder: nn.Module | None = None,
     bootstrap: int = 1000,
     report: bool = True,
     progress: Progress | None = None,
@@ -255,7 +265,9 @@ def evaluate_run(
     """Measures a run on its test part (or another source) and writes metrics.json and report.html.
 
     run        a run or its folder; one that `train` just returned is measured without reading it again
-    data       another source to measure on than the run's test part
+    data       another source to measure on than the run's test part, by its name or as an object (see `train`);
+               an object that is the run's own data, given again, stands for that
+    encoder    the run's network, where that was given as an object
     ood        sources nothing of which the model was trained on; None: those of the run's configuration
     gallery    "train": the training part is searched; a source's name: that one; None: leave-one-out
     bootstrap  replicates behind the intervals; 0: no intervals
@@ -266,5 +278,5 @@ def evaluate_run(
     0.87
     """
     opened = run if isinstance(run, Run) else Run.open(run)
-    work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, progress=progress)
+    work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, encoder=encoder, progress=progress)
     return work.measure(bootstrap=bootstrap, report=report)

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from doubtless.data import ImageLike, ImageSet, Preparation, Progress, pixels_of
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.methods import Described, Method
+from doubtless.models.backbones import PYTHON, Normalization
+from doubtless.registry import TIMM, names_network
 from doubtless.runs.data import EMBED_BATCH, embed_images
+from doubtless.runs.networks import (
+    ImageOptions,
+    address_of,
+    built_network,
+    makes_it_again,
+    raw_method,
+    read_address,
+)
 from doubtless.runs.run import Run
 
 
@@ -27,10 +37,37 @@ class Model:
     >>> embedding.direction.shape, embedding.uncertainty                  # doctest: +SKIP
     """
 
-    def __init__(self, method: Method, *, label_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, method: Method, *, label_names: Sequence[str] = (), address: str | None = None
+    ) -> None:
         self.method = method
+        self.address = address
         self.label_names = list(label_names)
         self.preparation = Preparation(channels=method.spec.channels, size=method.spec.size)
+
+    @classmethod
+    def from_module(
+        cls,
+        network: nn.Module | Callable[[], nn.Module] | str,
+        *,
+        size: int = 224,
+        channels: int = 3,
+        normalization: Normalization = "imagenet",
+    ) -> Model:
+        """A network of one's own as it is: its features (n, F), or its maps (n, F, h, w) pooled, as points.
+
+        `network` is an `nn.Module`, or what makes one without arguments, or its import path; a copy is taken.
+        Images of floats in [0, 1] are normalised before it: "imagenet", "symmetric" ((x − ½)/½) or "none".
+
+        >>> model = Model.from_module(nn.Conv2d(3, 5, 3), size=8)
+        >>> model.embed(torch.rand(2, 3, 8, 8)).location.shape
+        torch.Size([2, 5])
+        """
+        options = ImageOptions(size, channels, normalization)
+        built, path = built_network(network)
+        kept = makes_it_again(path, built)
+        method = raw_method(path, options, network=built)
+        return cls(method, address=address_of(path, options) if kept else None)
 
     def embed(
         self, images: Tensor | ImageSet | Sequence[ImageLike], *, progress: Progress | None = None
@@ -49,8 +86,11 @@ class Model:
 
     @property
     def place(self) -> str | None:
-        """What names it so that `open_model` finds it again: its run's folder; None where it belongs to none."""
-        return None if self.method.folder is None else str(self.method.folder.absolute())
+        """What names it so that `open_model` finds it again: its run's folder, or the import path of a network.
+
+        None where nothing leads to it: it then has to be given again.
+        """
+        return self.address if self.method.folder is None else str(self.method.folder.absolute())
 
     def to(self, device: torch.device | str) -> Model:
         """Puts the model on a device."""
@@ -68,18 +108,42 @@ class Model:
             yield torch.stack([self.preparation(pixels_of(image)) for image in some])
 
 
-def load(path: str | Path) -> Model:
-    """The model of a finished run, on the CPU."""
-    method = Run.open(path).load_method()
+def load(path: str | Path, *, encoder: nn.Module | None = None) -> Model:
+    """The model of a finished run, on the CPU; `encoder` is its network where that was given as an object."""
+    run = Run.open(path)
+    if encoder is not None and not run.has_network_of_others:
+        raise InputError(f"{path} names its network itself ({run.config.model.backbone}); give no encoder.")
+    method = run.load_method(encoder=encoder)
     return Model(method, label_names=method.spec.label_names)
 
 
-def open_model(what: Model | str | Path) -> Model:
-    """A model wherever it is, a run's by its folder, on the device its configuration allows."""
+def open_model(what: Model | nn.Module | str | Path, **options: Any) -> Model:
+    """A model wherever it is, on the device its configuration allows.
+
+    `what`: a run's folder, a network as an object or by ``module:package.function``, ``timm:NAME`` with its
+    published weights, or a `Model`. `options` of a network are those of `Model.from_module`; an address may have
+    them, too: ``module:package.function?size=64``.
+    """
     if isinstance(what, Model):
         return what
-    model = load(what)
+    if isinstance(what, nn.Module):
+        model = Model.from_module(what, **options)
+    elif isinstance(what, str) and names_network(what):
+        path, written = read_address(what)
+        model = _named_network(path, {**written, **options})
+    elif options:
+        raise InputError(f"{what} is a run, which knows its images; got {', '.join(options)}.")
+    else:
+        model = load(what)
     return model.to(best_device(model.method.config.training.accelerator))
+
+
+def _named_network(path: str, options: dict[str, Any]) -> Model:
+    if not path.startswith(TIMM):
+        return Model.from_module(path, **options)
+    # timm knows how its models were trained, unless one asks for something else.
+    chosen = ImageOptions(**{"normalization": "auto", **options})
+    return Model(raw_method(path, chosen), address=address_of(path, chosen))
 
 
 NOT_RESULTS = ("data", "training", "evaluation", "base")
@@ -93,9 +157,10 @@ def model_fingerprint(method: Method) -> str:
     of its configuration that it reads when it embeds, such as the masks' seed of MC dropout.
     """
     spec, config = method.spec, method.config.to_dict()
-    model = {
-        key: value for key, value in config.get("model", {}).items() if key not in ("weights", "pretrained")
-    }
+    unread = {"weights", "pretrained"}
+    if names_network(method.config.model.backbone) or method.config.model.backbone == PYTHON:
+        unread.add("backbone")  # where a network of one's own lies; its weights are what it is
+    model = {key: value for key, value in config.get("model", {}).items() if key not in unread}
     kept = {key: value for key, value in config.items() if key not in NOT_RESULTS} | {"model": model}
     about = {
         "method": method.name,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
+from torch import nn
 
 from doubtless.config import Config
 from doubtless.data import Split
@@ -18,6 +20,8 @@ from doubtless.errors import FileError, InputError, RunError
 from doubtless.files import read_json, write_bytes, write_json, write_text
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import load_config
+from doubtless.models.backbones import PYTHON
+from doubtless.registry import MODULE
 from doubtless.runs.data import RunData
 from doubtless.version import __version__
 
@@ -44,6 +48,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
+        """A run that exists, finished or not."""
         run = cls(Path(path))
         if not run.path.is_dir():
             raise RunError(f"There is no run folder {path}.")
@@ -53,18 +58,22 @@ class Run:
 
     @property
     def config(self) -> Config:
+        """What the run was made with."""
         return load_config(self.path / "config.yaml")
 
     @property
     def split(self) -> Split:
+        """Which images trained, validated and tested it."""
         return Split.load(self.path / "split.json")
 
     @property
     def checkpoint(self) -> Path:
+        """Where Lightning's training state lies."""
         return self.path / "last.ckpt"
 
     @property
     def is_finished(self) -> bool:
+        """Whether training came to its end and the model was saved."""
         return (self.path / "model.json").is_file()
 
     @property
@@ -102,8 +111,8 @@ class Run:
             },
         )
 
-    def load_method(self) -> Method:
-        """The trained method, on the CPU, in evaluation mode."""
+    def load_method(self, *, encoder: nn.Module | None = None) -> Method:
+        """The trained method, on the CPU, in evaluation mode; `encoder` is its network where it was an object."""
         if not self.is_finished:
             raise RunError(f"{self.path} has no finished model; continue it with `doubtless train --resume`.")
         about = self._about()
@@ -113,13 +122,19 @@ class Run:
                 f"{SCHEMA}; update doubtless (it was written by {about.get('doubtless', 'a newer one')})."
             )
         try:
-            spec = DataSpec(**about["data"])
+            spec = DataSpec(**about["data"], backbone=encoder if self.has_network_of_others else None)
         except (KeyError, TypeError) as error:
             raise RunError(f"{self.path}/model.json is damaged ({error}); train again.") from error
         method = method_class(self.config.method)(self._without_downloads(), spec)
         self.adopt(method)
         self._load_state(method)
         return method.eval()
+
+    @property
+    def has_network_of_others(self) -> bool:
+        """Whether its network is an object, or made by an import path."""
+        name = self.config.model.backbone
+        return name == PYTHON or name.startswith(MODULE)
 
     def _about(self) -> dict[str, Any]:
         try:
@@ -129,7 +144,8 @@ class Run:
 
     def adopt(self, method: Method) -> None:
         """Tells a method where its run is, and how the runs it is made of are opened."""
-        method.folder, method.load_run = self.path, load_if_finished
+        method.folder = self.path
+        method.load_run = functools.partial(load_if_finished, encoder=method.spec.backbone)
 
     def _without_downloads(self) -> Config:
         """The run's configuration less where the backbone came from: its weights are in the run."""
@@ -156,10 +172,10 @@ class TrainedRun(Run):
     data: RunData = field(repr=False, compare=False)
 
 
-def load_if_finished(path: Path) -> Method | None:
+def load_if_finished(path: Path, *, encoder: nn.Module | None = None) -> Method | None:
     """The trained method of a run, as `Run.load_method` gives it; None where there is no finished run."""
     run = Run(path)
-    return run.load_method() if run.is_finished else None
+    return run.load_method(encoder=encoder) if run.is_finished else None
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

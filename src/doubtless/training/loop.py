@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.strategies import DDPStrategy
+from torch import nn
 
-from doubtless.config import Config
-from doubtless.data import BalancedBatches, Batch, Progress, training_batches
+from doubtless.config import Config, with_overrides
+from doubtless.data import BalancedBatches, Batch, Progress, Source, named_source, training_batches
 from doubtless.data.loading import TensorBatches, WorkerBatches
 from doubtless.distributed import is_main, world_size
 from doubtless.errors import InputError
@@ -25,6 +28,7 @@ from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.stages import take_over
 from doubtless.runs.data import RunData, features_of, open_run_data, subset_of
 from doubtless.runs.model import best_device
+from doubtless.runs.networks import built_network
 from doubtless.runs.run import Run, TrainedRun, read_checkpoint, same_config
 from doubtless.training.accelerate import precision_of
 from doubtless.training.callbacks import AtomicCheckpoints, EpochDisplay
@@ -38,25 +42,55 @@ def train(
     config: Config | Mapping[str, Any] | str | Path,
     out: str | Path,
     *,
+    encoder: nn.Module | Callable[[], nn.Module] | str | None = None,
+    data: Any = None,
     resume: bool = False,
     quiet: bool = False,
     progress: Progress | None = None,
 ) -> TrainedRun:
     """Trains what a configuration (a file, a dict or a `Config`) says and returns the finished run.
 
+    encoder   a network of your own in place of `model.backbone`: an `nn.Module`, of which a copy is trained, or
+              what makes one without arguments; the run names its import path where that leads to such a network
+    data      data of your own in place of `data.source`: a source's name, a torch `Dataset` of (image, label), a
+              list of such pairs, or a function that returns one
+
     >>> run = train("configs/fashion-sample/deterministic.yaml", "runs/fashion")      # doctest: +SKIP
     """
+    given, overrides = _given(encoder, data)
     if isinstance(config, str | Path):
-        config = load_config(config)
-    elif not isinstance(config, Config):
-        config = make_config(config)
-    return train_run(config, out, resume=resume, quiet=quiet, progress=progress)
+        config = load_config(config, overrides=overrides)
+    elif overrides or not isinstance(config, Config):
+        values = config.to_dict() if isinstance(config, Config) else config
+        config = make_config(with_overrides(values, overrides))
+    return train_run(config, out, given=given, resume=resume, quiet=quiet, progress=progress)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a run is made of that its configuration cannot hold: objects."""
+
+    encoder: nn.Module | None = None
+    source: Source | None = None
+
+
+def _given(encoder: Any, data: Any) -> tuple[Given, list[str]]:
+    """The objects, and what the configuration says of them."""
+    network, source, overrides = None, None, []
+    if encoder is not None:
+        network, path = built_network(encoder)
+        overrides.append(f"model.backbone={json.dumps(path)}")
+    if data is not None:
+        source, name = (None, data) if isinstance(data, str) else named_source(data)
+        overrides.append(f"data.source={json.dumps(name)}")  # a JSON string is YAML, whatever is in it
+    return Given(network, source), overrides
 
 
 def train_run(
     config: Config,
     path: str | Path,
     *,
+    given: Given | None = None,
     resume: bool = False,
     quiet: bool = False,
     progress: Progress | None = None,
@@ -66,23 +100,24 @@ def train_run(
     `resume` continues a run that was stopped, from its last whole epoch. What is returned holds the method as the
     folder has it, for whoever goes on with it; in other processes than the main one it is as training left it.
     """
+    given = given or Given()
     run = _open_or_create(config, path, resume)
     recorded = run.split if resume and (run.path / "split.json").exists() else None
-    data = open_run_data(config, split=recorded, progress=progress)
+    data = open_run_data(config, split=recorded, source=given.source, progress=progress)
     if is_main():
         data.split.save(run.path / "split.json")
         if data.source.skipped:
             write_text(run.path / "skipped.txt", "\n".join(data.source.skipped) + "\n")
     torch.manual_seed(config.seed)
-    method = method_class(config.method)(config, data.spec)
+    method = method_class(config.method)(config, replace(data.spec, backbone=given.encoder))
     run.adopt(method)
     stages = {run.path / name: stage for name, stage in method.stages().items()}
     if run.is_finished and all(Run(folder).is_finished for folder in stages):
         raise InputError(f"{path} is finished already; there is nothing to resume.")
     for folder, stage in stages.items():
-        _train_stage(stage, folder, quiet=quiet, progress=progress)
+        _train_stage(stage, folder, given, quiet=quiet, progress=progress)
     if config.base is not None:
-        take_over(method, Run.open(config.base).load_method(), name=config.base)
+        take_over(method, Run.open(config.base).load_method(encoder=given.encoder), name=config.base)
     if method.trains and config.training.epochs > 0:
         _fit(method, data, run, resume=resume, quiet=quiet, progress=progress)
     else:
@@ -105,11 +140,11 @@ def _at_rest(method: Method) -> Method:
     return method.eval()
 
 
-def _train_stage(config: Config, path: Path, *, quiet: bool, progress: Progress | None) -> None:
+def _train_stage(config: Config, path: Path, given: Given, *, quiet: bool, progress: Progress | None) -> None:
     """Trains a run that another is made of, or goes on with it; a finished one is taken as it is."""
     if not Run(path).is_finished:
         begun = (path / "config.yaml").is_file()
-        train_run(config, path, resume=begun, quiet=quiet, progress=progress)
+        train_run(config, path, given=given, resume=begun, quiet=quiet, progress=progress)
 
 
 def _open_or_create(config: Config, path: str | Path, resume: bool) -> Run:
