@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -227,3 +229,14 @@ def test_a_changed_file_is_another_source(tiny_npz: Path, tmp_path: Path) -> Non
     file = next(tmp_path.rglob("*.png"))
     os.utime(file, ns=(1, 1))
     assert FolderStream.open(tmp_path).fingerprint() != before
+
+
+def test_readers_are_imported_when_there_is_something_to_read() -> None:
+    """Opening a gallery and creating an index load neither formats nor frameworks they do not use."""
+    script = (
+        "import sys, doubtless.gallery, doubtless.ingest.create\n"
+        "heavy = 'doubtless.ingest.tar doubtless.ingest.parquet lightning pyarrow pymilvus faiss ray'.split()\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

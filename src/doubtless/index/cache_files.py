@@ -75,7 +75,7 @@ class CacheFiles:
         return files
 
     @classmethod
-    def found(cls, index: Path, settings: Settings) -> CacheFiles | None:
+    def current(cls, index: Path, settings: Settings) -> CacheFiles | None:
         """The cache that the stamp names; None, with a warning, where the stamp cannot be read."""
         path = index / "cache" / "stamp.json"
         try:
@@ -91,6 +91,7 @@ class CacheFiles:
 
     @property
     def folder(self) -> Path:
+        """Of the files that the stamp names."""
         return self._root / self.stamp.folder
 
     def read(self) -> tuple[NDArray[np.void], dict[str, Floats]]:
@@ -184,6 +185,7 @@ def _checksum(path: Path) -> int:
 
 
 def warn_of_damage(index: Path, what: object) -> None:
+    """Says that the cache is thrown away and made again."""
     warnings.warn(
         f"The cache of the index {index} is damaged ({what}); it is made again from the database, which is whole.",
         RuntimeWarning,
@@ -192,6 +194,7 @@ def warn_of_damage(index: Path, what: object) -> None:
 
 
 def warn_of_failed_write(index: Path, error: OSError | StoreError) -> None:
+    """Says that the cache could not be kept."""
     warnings.warn(
         f"The cache of the index {index} could not be written ({error}); nothing is lost, but opening takes "
         "longer until it can be.",

@@ -90,16 +90,16 @@ def label_codes(names: list[Any], known: list[str]) -> frozenset[int]:
 def _clause(key: str, values: list[Any]) -> tuple[str, list[Any]]:
     """SQL that holds where one of the values is the metadata's; JSON's true is not its 1."""
     path = f"$.{json.dumps(key, ensure_ascii=False)}"
-    parts, given = ["0"], []
+    clauses, given = ["0"], []
     for value in values:
         if value is None:
-            parts.append("ifnull(json_type(metadata, ?), 'null') = 'null'")
+            clauses.append("ifnull(json_type(metadata, ?), 'null') = 'null'")
             given.append(path)
         elif isinstance(value, bool):
-            parts.append("json_type(metadata, ?) = ?")
+            clauses.append("json_type(metadata, ?) = ?")
             given += [path, "true" if value else "false"]
         else:
             kinds = "('text')" if isinstance(value, str) else "('integer', 'real')"
-            parts.append(f"(json_type(metadata, ?) IN {kinds} AND json_extract(metadata, ?) = ?)")
+            clauses.append(f"(json_type(metadata, ?) IN {kinds} AND json_extract(metadata, ?) = ?)")
             given += [path, path, value]
-    return f"({' OR '.join(parts)})", given
+    return f"({' OR '.join(clauses)})", given

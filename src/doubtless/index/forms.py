@@ -129,9 +129,9 @@ def searchable(embedding: Embedding, settings: Settings, *, rows: Integers, labe
 def new_items(embedding: Embedding, settings: Settings, ids: Sequence[str]) -> Searchable:
     """What is searched of `fitting` embeddings that have no rows yet; refuses what could not be found."""
     nowhere = np.zeros(len(embedding), np.int64)
-    found = searchable(embedding, settings, rows=nowhere, labels=nowhere)
-    refuse_unsearchable(found, ids, embedding)
-    return found
+    new = searchable(embedding, settings, rows=nowhere, labels=nowhere)
+    refuse_unsearchable(new, ids, embedding)
+    return new
 
 
 def spread(embedding: Embedding) -> Tensor:
@@ -141,10 +141,10 @@ def spread(embedding: Embedding) -> Tensor:
     return embedding.resultant.double()
 
 
-def refuse_unsearchable(found: Searchable, ids: Sequence[str], embedding: Embedding) -> None:
+def refuse_unsearchable(new: Searchable, ids: Sequence[str], embedding: Embedding) -> None:
     """Items nothing could be compared with: without a direction, or with numbers too large to be squared."""
-    directed = np.abs(np.linalg.norm(found.matrices["direction"], axis=1) - 1) < 1e-3
-    finite = np.all([np.isfinite(matrix).all(1) for matrix in found.matrices.values()], axis=0)
+    directed = np.abs(np.linalg.norm(new.matrices["direction"], axis=1) - 1) < 1e-3
+    finite = np.all([np.isfinite(matrix).all(1) for matrix in new.matrices.values()], axis=0)
     wrong = np.flatnonzero(~(directed & finite))
     if len(wrong):
         length = float(embedding.location[int(wrong[0])].double().norm())

@@ -1,4 +1,4 @@
-"""Who may write: one process an index (a lock on a file), and inside a process many searches or one change."""
+"""Who may write: one process per index (a lock on a file), and inside a process many searches or one change."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class Gate:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
+        """Inside, nobody changes what is searched."""
         with self._condition:
             self._condition.wait_for(lambda: not self._changing)
             self._searching += 1

@@ -27,9 +27,9 @@ from doubtless.index.forms import Floats, Integers
 from doubtless.index.settings import Settings
 
 FLAT_BELOW, HNSW_BELOW = 250_000, 2_000_000
-LINKS, CARE = 32, 64  # of HNSW: neighbours kept an item, and looked at while building
+LINKS, CARE = 32, 64  # of HNSW: neighbours kept per item, and looked at while building
 LIST_FACTOR, LEAST_IN_LIST = 4, 39  # FAISS warns where a list has fewer than 39 vectors to be trained with
-TRAINED_WITH = 256  # vectors a list at most
+TRAINED_WITH = 256  # vectors per list at most
 WANTED_RECALL, SAMPLE, DEPTH = 0.95, 100, 10
 LEAST_EFFORT, MOST_EFFORT = 16, 4096
 GROWN = 4  # times as many positions: built again instead of extended
@@ -49,15 +49,15 @@ def propose(vectors: Floats, pieces: Iterable[Piece], count: int) -> Integers:
     """
     import faiss
 
-    found = [np.full((len(vectors), 0), -1, np.int64)]
+    proposed = [np.full((len(vectors), 0), -1, np.int64)]
     for place, rows in pieces:
         plain = np.asarray(
             rows
-        )  # a memory map is an array of its own kind, which FAISS's torch bindings refuse
+        )  # FAISS's torch bindings refuse memory maps, which are arrays of their own kind
         _, near = faiss.knn(vectors, plain, min(count, len(rows)), metric=faiss.METRIC_INNER_PRODUCT)
         positions = place[near] if isinstance(place, np.ndarray) else near + place
-        found.append(np.where(near < 0, -1, positions))
-    return np.concatenate(found, axis=1)
+        proposed.append(np.where(near < 0, -1, positions))
+    return np.concatenate(proposed, axis=1)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Recipe:
     recall: float
 
     def record(self) -> dict[str, Any]:
+        """As it is written down."""
         return asdict(self)
 
 
@@ -119,6 +120,7 @@ class Source:
         return np.nan_to_num(np.ascontiguousarray(vectors, dtype=np.float32), nan=0.0)
 
     def chunks(self, start: int) -> Iterator[Floats]:
+        """`lifted` vectors from a position on, some at a time."""
         for first in range(start, len(self), CHUNK):
             yield self.lifted(slice(first, first + CHUNK))
 
@@ -134,8 +136,8 @@ def lifted_queries(vectors: Floats, settings: Settings, score: str) -> Floats:
     """Vectors of an exact search (n, D) or (n, D + 1) as an approximate one wants them."""
     if score == "direction" or settings.family == "point":
         return vectors
-    own = vectors[:, :-1] if settings.is_gaussian else vectors
-    return np.column_stack([own, np.zeros(len(own), np.float32)])
+    locations = vectors[:, :-1] if settings.is_gaussian else vectors
+    return np.column_stack([locations, np.zeros(len(locations), np.float32)])
 
 
 class Approximate:
@@ -185,7 +187,7 @@ class Approximate:
         else:
             parameters = faiss.SearchParametersIVF(nprobe=self.recipe.effort, sel=selector)  # type: ignore[call-arg]
         queries = np.ascontiguousarray(lifted_queries(vectors, self._settings, self.recipe.score), np.float32)
-        found = np.empty((len(queries), count), np.int64)
+        positions = np.empty((len(queries), count), np.int64)
         away = np.empty((len(queries), count), np.float32)
         # Not `search`: importing faiss.contrib.torch_utils, as pytorch-metric-learning does, replaces that by a
         # function that takes no parameters.
@@ -194,12 +196,13 @@ class Approximate:
             faiss.swig_ptr(queries),
             count,
             faiss.swig_ptr(away),
-            faiss.swig_ptr(found),
+            faiss.swig_ptr(positions),
             parameters,
         )
-        return found
+        return positions
 
     def write(self, path: Path) -> None:
+        """Into a file."""
         import faiss
 
         faiss.write_index(self._index, str(path))
@@ -229,8 +232,8 @@ class Approximate:
 def recall_of(found: Integers, exact: Integers, itself: Integers) -> float:
     """Share of the exact neighbours (n, k + 1), the query itself left out, that were found; 1 where none are."""
     hit = total = 0
-    for own, wanted, query in zip(found, exact, itself, strict=True):
+    for proposed, wanted, query in zip(found, exact, itself, strict=True):
         others = {int(place) for place in wanted if place not in (-1, query)}
-        hit += len(others & {int(place) for place in own})
+        hit += len(others & {int(place) for place in proposed})
         total += len(others)
     return hit / total if total else 1.0

@@ -111,8 +111,8 @@ def _between(connection: sqlite3.Connection, start: int, stop: int) -> list[Reco
         "WHERE vector.row >= ? AND vector.row < ?"
     )
     try:
-        with closing(connection.execute(query, (start, stop))) as found:
-            return found.fetchall()
+        with closing(connection.execute(query, (start, stop))) as records:
+            return records.fetchall()
     except sqlite3.Error:
         if stop - start == 1:
             return []
@@ -132,17 +132,17 @@ def _is_whole(record: Record, settings: Settings) -> bool:
 
 def _metadata(written: str | None) -> dict[str, Any] | None:
     try:
-        found = json.loads(written) if written else None
+        values = json.loads(written) if written else None
     except (TypeError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return values if isinstance(values, dict) else None
 
 
 def _attachments(connection: sqlite3.Connection, into: FolderIndex) -> Iterator[str]:
     for (name,) in _readable(connection, "SELECT name FROM part"):
-        for found in _readable(connection, "SELECT tensors, record FROM part WHERE name = ?", (name,)):
+        for attachment in _readable(connection, "SELECT tensors, record FROM part WHERE name = ?", (name,)):
             try:
-                into.attach(name, *read_attachment(*found))
+                into.attach(name, *read_attachment(*attachment))
             except Exception:
                 continue
             yield name
@@ -152,7 +152,7 @@ def _readable(
     connection: sqlite3.Connection, query: str, values: tuple[Any, ...] = ()
 ) -> list[tuple[Any, ...]]:
     """What a query gives before it fails."""
-    found: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     with suppress(sqlite3.Error):
-        found.extend(connection.execute(query, values))
-    return found
+        rows.extend(connection.execute(query, values))
+    return rows

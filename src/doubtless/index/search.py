@@ -157,11 +157,11 @@ def search_all(candidates: Candidates, queries: Queries, k: int, *, score: Score
 
 def measured(vectors: Vectors, queries: Queries, proposed: Integers, k: int, *, score: ScoreName) -> Hits:
     """The best k of what was proposed for each query: positions (n, c), −1 where there is nothing."""
-    parts = [
+    chunks = [
         _measured(vectors, queries, rows, proposed[rows], k, score) for rows in _chunks(proposed, vectors)
     ]
-    found, cosine, distance = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _hits(vectors, queries, found, cosine, distance)
+    positions, cosine, distance = (np.concatenate(values) for values in zip(*chunks, strict=True))
+    return _hits(vectors, queries, positions, cosine, distance)
 
 
 def _approximately(
@@ -220,25 +220,26 @@ def _compared(
     cache: Vectors, queries: Queries, rows: slice, positions: Integers
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Cosines, E‖z − w‖² and a rank by it (higher is nearer) of queries and the items at positions (c, m)."""
-    own, own_spread = queries.compared[rows, :, None], queries.spread[rows, None]  # (c, D, 1), (c, 1)
+    query, query_spread = queries.compared[rows, :, None], queries.spread[rows, None]  # (c, D, 1), (c, 1)
     if len(cache) == 0:
         return (np.zeros(positions.shape),) * 3
-    other_spread = cache.items["spread"][positions]  # (c, m)
+    item_spread = cache.items["spread"][positions]  # (c, m)
     if not cache.settings.is_gaussian:  # E‖u − v‖² = 2 − 2 R R' cos
-        cosine = (cache.matrix("direction").take(positions).astype(np.float64) @ own)[..., 0]
-        return cosine, 2 - 2 * own_spread * other_spread * cosine, other_spread * cosine
+        cosine = (cache.matrix("direction").take(positions).astype(np.float64) @ query)[..., 0]
+        return cosine, 2 - 2 * query_spread * item_spread * cosine, item_spread * cosine
     means = cache.matrix("expected-distance").take(positions)[..., :-1].astype(np.float64)  # (c, m, D)
-    inner, lengths = (means @ own)[..., 0], np.linalg.norm(means, axis=-1) * np.linalg.norm(own, axis=1)
+    inner = (means @ query)[..., 0]
+    lengths = np.linalg.norm(means, axis=-1) * np.linalg.norm(query, axis=1)
     cosine = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0)
-    means -= own.transpose(0, 2, 1)
-    distance = np.einsum("cmd,cmd->cm", means, means) + own_spread + other_spread
+    means -= query.transpose(0, 2, 1)
+    distance = np.einsum("cmd,cmd->cm", means, means) + query_spread + item_spread
     return cosine, distance, -distance
 
 
-def _hits(cache: Vectors, queries: Queries, found: Integers, cosine: Floats, distance: Floats) -> Hits:
-    missing = found < 0
+def _hits(cache: Vectors, queries: Queries, positions: Integers, cosine: Floats, distance: Floats) -> Hits:
+    missing = positions < 0
     some = cache.items if len(cache) else np.zeros(1, ITEM)
-    items = some[np.where(missing, 0, found)]  # (n, k)
+    items = some[np.where(missing, 0, positions)]  # (n, k)
 
     def column(name: str, nothing: float, kind: type) -> Tensor:
         return torch.from_numpy(np.where(missing, nothing, items[name]).astype(kind))
@@ -280,8 +281,8 @@ def measured_recall(store: Store, cache: VectorCache) -> float:
     score = cache.settings.ranking_score
     queries = Queries.of(distributions, cache.settings, score)
 
-    def found(*, exact: bool) -> Integers:
+    def nearest_rows(*, exact: bool) -> Integers:
         hits = search(cache, queries, DEPTH + 1, score=score, exact=exact)
         return np.asarray(hits.row.numpy())
 
-    return recall_of(found(exact=False), found(exact=True), rows)
+    return recall_of(nearest_rows(exact=False), nearest_rows(exact=True), rows)

@@ -83,21 +83,25 @@ class Store:
             connection.close()
 
     def close(self) -> None:
+        """Lets go of the database."""
         self._connection.close()
 
     def reading(self) -> AbstractContextManager[None]:
+        """Everything read inside is of one moment."""
         return reading(self._connection, self.folder)
 
     def writing(self) -> AbstractContextManager[None]:
+        """All that is changed inside, or none of it."""
         return writing(self._connection, self.folder)
 
     # -- what there is -------------------------------------------------------------------------------
 
     def state(self) -> State:
-        found = self._connection.execute("SELECT generation, version, next_row, items FROM state").fetchone()
-        if found is None:
+        """Where the database stands now."""
+        row = self._connection.execute("SELECT generation, version, next_row, items FROM state").fetchone()
+        if row is None:
             raise sqlite3.DatabaseError("the table of its state is empty; no such table row")
-        return State(*found)
+        return State(*row)
 
     def label_names(self) -> list[str]:
         """Code → name."""
@@ -127,10 +131,11 @@ class Store:
 
     def removed(self, after: int) -> Integers:
         """Rows that were removed or replaced after this version."""
-        found = self._connection.execute("SELECT row FROM removed WHERE version > ?", (after,)).fetchall()
-        return np.array([row for (row,) in found], dtype=np.int64)
+        rows = self._connection.execute("SELECT row FROM removed WHERE version > ?", (after,)).fetchall()
+        return np.array([row for (row,) in rows], dtype=np.int64)
 
     def removed_count(self) -> int:
+        """Rows that were removed or replaced since the last compaction."""
         return int(self._connection.execute("SELECT count(*) FROM removed").fetchone()[0])
 
     def fields(self, rows: Iterable[int]) -> dict[int, Fields]:
@@ -138,13 +143,13 @@ class Store:
         query = (
             "SELECT row, id, label, path, metadata FROM item WHERE row IN (SELECT value FROM json_each(?))"
         )
-        found = self._connection.execute(query, (json.dumps(list(rows)),))
-        return {row: Fields(*rest) for row, *rest in found}
+        records = self._connection.execute(query, (json.dumps(list(rows)),))
+        return {row: Fields(*rest) for row, *rest in records}
 
     def matching(self, condition: str, values: Sequence[Any]) -> Integers:
         """Rows of items for which a condition of `filters` holds."""
-        found = self._connection.execute(f"SELECT row FROM item WHERE {condition} ORDER BY row", values)
-        return np.array([row for (row,) in found], dtype=np.int64)
+        rows = self._connection.execute(f"SELECT row FROM item WHERE {condition} ORDER BY row", values)
+        return np.array([row for (row,) in rows], dtype=np.int64)
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -202,8 +207,8 @@ class Store:
     def attachment(self, name: str) -> tuple[bytes, str] | None:
         """Tensors and record under a name."""
         query = "SELECT tensors, record FROM part WHERE name = ?"
-        found: tuple[bytes, str] | None = self._connection.execute(query, (name,)).fetchone()
-        return found
+        attachment: tuple[bytes, str] | None = self._connection.execute(query, (name,)).fetchone()
+        return attachment
 
     def attachments(self) -> list[str]:
         """Names of all attachments, sorted."""
@@ -215,19 +220,19 @@ class Store:
         stored = dict(self._connection.execute("SELECT name, value FROM setting").fetchall())
         return Settings(**{name: json.loads(value) for name, value in stored.items()})
 
-    def _block(self, found: list[tuple[int, int, bytes, int]]) -> Block:
+    def _block(self, records: list[tuple[int, int, bytes, int]]) -> Block:
         width = self.settings.width
-        for row, _, blob, checksum in found:
+        for row, _, blob, checksum in records:
             if len(blob) != 4 * width or zlib.crc32(blob) != checksum:
                 raise StoreError(
                     f"The database of the index {self.folder} is damaged: the numbers of row {row} are not "
                     "those that were stored. Restore it from a copy, or save what can still be read into a "
                     f"new index: FolderIndex.salvage({str(self.folder)!r}, NEW)."
                 )
-        joined = b"".join(blob for _, _, blob, _ in found)
+        joined = b"".join(blob for _, _, blob, _ in records)
         numbers = np.frombuffer(joined, dtype="<f4").reshape(-1, width)
-        rows = np.array([row for row, *_ in found], dtype=np.int64)
-        return Block(rows, np.array([label for _, label, *_ in found], dtype=np.int64), numbers)
+        rows = np.array([row for row, *_ in records], dtype=np.int64)
+        return Block(rows, np.array([label for _, label, *_ in records], dtype=np.int64), numbers)
 
 
 def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:
@@ -322,24 +327,24 @@ def translated(folder: Path) -> Iterator[None]:
 
 def _sentence(folder: Path, error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "")
-    said = f"({error})"
+    reason = f"({error})"
     if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
         return (
-            f"The disk of the index {folder} is full or failing {said}; nothing of this call was stored, "
+            f"The disk of the index {folder} is full or failing {reason}; nothing of this call was stored, "
             "everything stored before is. Free some space and try again."
         )
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
         return (
-            f"The database of the index {folder} is damaged {said}. Restore it from a copy, or save what can "
+            f"The database of the index {folder} is damaged {reason}. Restore it from a copy, or save what can "
             f"still be read into a new index: FolderIndex.salvage({str(folder)!r}, NEW)."
         )
     if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
-        return f"The index {folder} cannot be written {said}; it can be opened without writable=True."
+        return f"The index {folder} cannot be written {reason}; it can be opened without writable=True."
     if name.startswith("SQLITE_CANTOPEN"):
         return (
-            f"The database of the index {folder} cannot be opened {said}. Where its folder is read-only, "
-            "let a writer close the index first: it then needs no files of its own beside the "
+            f"The database of the index {folder} cannot be opened {reason}. Where its folder is read-only, "
+            "let a writer close the index first: then it needs no files beside the database."
         )
     if name.startswith("SQLITE_BUSY"):
-        return f"The database of the index {folder} stayed locked for {PATIENCE:.0f} s {said}; try again."
+        return f"The database of the index {folder} stayed locked for {PATIENCE:.0f} s {reason}; try again."
     return f"The database of the index {folder} failed: {error}."

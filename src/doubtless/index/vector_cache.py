@@ -39,9 +39,11 @@ class Growing:
 
     @property
     def array(self) -> NDArray[Any]:
+        """What is in it."""
         return self._buffer[: self._length]
 
     def append(self, rows: NDArray[Any]) -> None:
+        """Adds rows at the end."""
         needed = self._length + len(rows)
         if needed > len(self._buffer):
             larger = np.empty((max(needed, 2 * self._length), *self._buffer.shape[1:]), self._buffer.dtype)
@@ -77,11 +79,12 @@ class Matrix:
         if not len(self.mapped):
             return self.tail.array[positions]
         in_tail = positions >= len(self.mapped)
-        found = self.mapped[np.where(in_tail, 0, positions)]
-        found[in_tail] = self.tail.array[positions[in_tail] - len(self.mapped)]
-        return np.asarray(found)
+        vectors = self.mapped[np.where(in_tail, 0, positions)]
+        vectors[in_tail] = self.tail.array[positions[in_tail] - len(self.mapped)]
+        return np.asarray(vectors)
 
     def erase(self, positions: Integers) -> None:
+        """Makes the vectors at these positions NaN."""
         in_tail = positions >= len(self.mapped)
         self.mapped[positions[~in_tail]] = np.nan
         self.tail.array[positions[in_tail] - len(self.mapped)] = np.nan
@@ -118,6 +121,7 @@ class VectorCache:
 
     @property
     def last_row(self) -> int:
+        """The highest row that is here, removed or not; −1 without any."""
         return int(self.items["row"][-1]) if len(self) else -1
 
     def matrix(self, score: str) -> Matrix:
@@ -134,6 +138,7 @@ class VectorCache:
     # -- following the database ----------------------------------------------------------------------
 
     def is_current(self, state: State) -> bool:
+        """Whether nothing has changed since the last refresh."""
         return (self.generation, self.version) == (state.generation, state.version)
 
     def refresh(self, store: Store, state: State) -> None:
@@ -153,6 +158,7 @@ class VectorCache:
         self.generation, self.version = state.generation, state.version
 
     def append(self, new: Searchable) -> None:
+        """Adds items behind those that are here."""
         self._items.append(new.items)
         self.has_labels |= bool((new.items["label"] >= 0).any())
         self._alive.append(np.ones(len(new), bool))
@@ -169,6 +175,7 @@ class VectorCache:
     # -- files ---------------------------------------------------------------------------------------
 
     def save_if_long(self, version: int) -> None:
+        """Puts what is only in memory into the files where that is much."""
         if self._writable and self._unsaved >= TAIL:
             self.save(version)
 
@@ -210,7 +217,7 @@ class VectorCache:
     def _start(self, state: State) -> None:
         """Begins from the files where they belong to this database, else from nothing."""
         self.generation, self.version = state.generation, -1
-        self._files = CacheFiles.found(self._index, self.settings)
+        self._files = CacheFiles.current(self._index, self.settings)
         while self._files is not None:
             if not self._belongs(self._files, state):
                 self._discard()
@@ -219,7 +226,7 @@ class VectorCache:
                 self._fill(*self._files.read())
                 return self._load_approximate()
             except DamageError as error:
-                later = CacheFiles.found(self._index, self.settings)
+                later = CacheFiles.current(self._index, self.settings)
                 if later is None or later.stamp == self._files.stamp:
                     self._throw_away(error)
                     break

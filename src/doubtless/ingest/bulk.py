@@ -55,9 +55,11 @@ CPU_BATCH, GPU_BATCH = 32, 256
 class Meter(Protocol):
     """What is told how the work goes: `doubtless.ingest.progress` shows it."""
 
-    def start(self, total: int, done: int) -> None: ...
+    def start(self, total: int, done: int) -> None:
+        """Called once: so many images, so many of them done before."""
 
-    def advance(self, images: int, bad: int) -> None: ...
+    def advance(self, images: int, bad: int) -> None:
+        """Called as images are done, with how many of them are bad."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,12 @@ class Plan:
 
     @property
     def total(self) -> int:
+        """Images of all units."""
         return int(self.manifest["images"])
 
     @property
     def batch_size(self) -> int:
+        """Images that the model takes at a time."""
         return int(self.manifest["batch_size"])
 
 
@@ -145,8 +149,8 @@ def embed_into(store: ShardStore, plan: Plan, produce: Produce, *, meter: Meter 
             store.write(number, shard)
     finally:
         bad = store.collect(len(plan.units))
-    count, found = len(plan.units), len(plan.units) - len(waiting)
-    return Embedded(store.folder, plan.total, plan.total - len(bad), len(bad), count, found)
+    count, before = len(plan.units), len(plan.units) - len(waiting)
+    return Embedded(store.folder, plan.total, plan.total - len(bad), len(bad), count, before)
 
 
 def embedded(

@@ -23,6 +23,7 @@ PENDING_BYTES = 256 << 20
 
 
 def default_workers() -> int:
+    """Threads that decode, by the number of cores."""
     return min(16, (os.cpu_count() or 1) + 2)
 
 

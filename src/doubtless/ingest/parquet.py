@@ -28,32 +28,38 @@ class ParquetStream:
 
     @classmethod
     def open(cls, path: Path, columns: Columns) -> ParquetStream:
+        """Finds the columns of a file."""
         with _opened(path) as file:
-            found = _detect(path, file.schema_arrow, columns)
+            detected = _detect(path, file.schema_arrow, columns)
             rows = file.metadata.num_rows
         if rows == 0:
             raise InputError(f"{path} holds no rows.")
-        return cls(path.absolute(), found, 0, rows)
+        return cls(path.absolute(), detected, 0, rows)
 
     @property
     def name(self) -> str:
+        """Where they come from."""
         return str(self.path)
 
     def __len__(self) -> int:
         return self.stop - self.first
 
     def ids(self) -> Iterator[str]:
+        """All ids, in order, without reading an image."""
         if self.columns.id is None:
             return (self._numbered(row) for row in range(self.first, self.stop))
         return (self._named(row, values[self.columns.id]) for row, values in self._rows([self.columns.id]))
 
     def fingerprint(self) -> str:
+        """Changes when the images do."""
         return f"{file_fingerprint(self.path)}-{self.columns.image}-{self.columns.label}-{self.columns.id}"
 
     def slice(self, start: int, stop: int) -> ParquetStream:
+        """Images start … stop − 1 alone."""
         return replace(self, first=self.first + start, stop=self.first + stop)
 
     def records(self) -> Iterator[ImageRecord]:
+        """One by one, not yet decoded."""
         with _opened(self.path) as file:
             schema = file.schema_arrow
         used = {self.columns.image, self.columns.label, self.columns.id}

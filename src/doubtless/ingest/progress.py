@@ -25,16 +25,17 @@ class BulkProgress:
 
         self.console = Console(stderr=True)
         self.clock = clock
-        self.total, self.found, self.done, self.bad = 0, 0, 0, 0
+        self.total, self.before, self.done, self.bad = 0, 0, 0, 0
         self.began = self.shown = clock()
         self.live: Any = None
 
     def start(self, total: int, done: int) -> None:
         """`done` of them a run before has done: they count, but not for the rate."""
-        self.total, self.found, self.done, self.bad = total, done, done, 0
+        self.total, self.before, self.done, self.bad = total, done, done, 0
         self.began = self.shown = self.clock()
 
     def advance(self, images: int, bad: int) -> None:
+        """Counts images, and shows where they stand now and then."""
         self.done += images
         self.bad += bad
         now = self.clock()
@@ -47,10 +48,11 @@ class BulkProgress:
             self.console.print(self.line(), highlight=False)
 
     def line(self) -> str:
+        """How many, how fast, how long still."""
         return progress_line(
             done=self.done,
             total=self.total,
-            found=self.found,
+            before=self.before,
             seconds=self.clock() - self.began,
             bad=self.bad,
         )
@@ -65,20 +67,20 @@ class BulkProgress:
             self.live.stop()
 
 
-def progress_line(*, done: int, total: int, found: int, seconds: float, bad: int) -> str:
+def progress_line(*, done: int, total: int, before: int, seconds: float, bad: int) -> str:
     """One line: how many, how fast, how long still.
 
-    >>> progress_line(done=3000, total=9000, found=1000, seconds=10.0, bad=2)
+    >>> progress_line(done=3000, total=9000, before=1000, seconds=10.0, bad=2)
     '3,000 of 9,000 images, 200 images/s, 30 s left, 2 bad'
     """
-    parts = [f"{done:,} of {total:,} images"]
-    if seconds > 0 and done > found and done < total:
-        rate = (done - found) / seconds
-        parts += [f"{rate:,.0f} images/s" if rate >= 10 else f"{rate:.1f} images/s"]
-        parts += [f"{duration((total - done) / rate)} left"]
+    pieces = [f"{done:,} of {total:,} images"]
+    if seconds > 0 and done > before and done < total:
+        rate = (done - before) / seconds
+        pieces += [f"{rate:,.0f} images/s" if rate >= 10 else f"{rate:.1f} images/s"]
+        pieces += [f"{duration((total - done) / rate)} left"]
     if bad:
-        parts.append(f"{bad:,} bad")
-    return ", ".join(parts)
+        pieces.append(f"{bad:,} bad")
+    return ", ".join(pieces)
 
 
 def duration(seconds: float) -> str:

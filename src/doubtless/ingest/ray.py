@@ -57,10 +57,10 @@ class RayOptions:
     workers: int | None = None
     """At most so many; None: as many as the cluster has room for."""
     cpus: int | None = None
-    """Cores, and threads of torch, a worker; None: those of this process, so that every sum is taken as it
+    """Cores, and threads of torch, per worker; None: those of this process, so that every sum is taken as it
     takes it."""
     decoders: int | None = None
-    """Threads that decode images, a worker; None: by cores."""
+    """Threads that decode images, per worker; None: by cores."""
 
 
 def embed_with_ray(
@@ -179,7 +179,7 @@ class RayCluster:
             raise _worker_error(error) from error
 
     def _room(self, units: int, gpus: int) -> tuple[int, int]:
-        """Cores a worker, and the most workers that there are room and work for."""
+        """Cores per worker, and the most workers that there are room and work for."""
         there = self.ray.cluster_resources()
         cores = max(1, int(there.get("CPU", 1)))
         cpus = min(self.options.cpus or torch.get_num_threads(), cores)
@@ -199,6 +199,7 @@ class UnitEmbedder:
         self._method: Method | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Embeds the unit that a row of Ray Data numbers; its shard comes back as bytes."""
         try:
             sent: SentUnit = _ray().get(self.about["units"][row["number"]])
             unit, size = sent.unit(self._source), self.about["batch_size"]
@@ -215,10 +216,10 @@ class UnitEmbedder:
 
             torch.set_num_threads(self.about["threads"])
             method = Run.open(self.about["run"]).load_method()
-            if (found := model_fingerprint(method)) != self.about["model"]:
+            if (fingerprint := model_fingerprint(method)) != self.about["model"]:
                 raise InputError(
-                    f"{self.about['run']} holds another model on a worker ({found[:12]}…) than where the work was "
-                    f"begun ({self.about['model'][:12]}…); all machines must see the same folder."
+                    f"{self.about['run']} holds another model on a worker ({fingerprint[:12]}…) than where the "
+                    f"work was begun ({self.about['model'][:12]}…); all machines must see the same folder."
                 )
             self._method = method.to(self.about["device"])
         return self._method

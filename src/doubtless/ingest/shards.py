@@ -7,8 +7,6 @@
 
 A shard is there when its JSON is: it is written last, and each file is written, synced and renamed.
 
-Where embedded shards are kept: safetensors with JSON as `doubtless embed` writes them, or parquet files.
-
 A parquet shard is one file, part-00000.parquet: columns `id`, `label`, `path`, `metadata` (JSON), the family's
 parameters (`location`, `variance`, `concentration`, `samples`) and `uncertainty`; its schema's metadata has
 the family and the bad images. pandas, Spark, DuckDB and Ray read it as it is.
@@ -61,7 +59,7 @@ class EmbeddedShard:
         for name in ("ids", "labels", "paths", "metadata"):
             if len(getattr(self, name)) != count:
                 raise InputError(
-                    f"{name} must have one entry an item, got {len(getattr(self, name))} for {count}."
+                    f"{name.capitalize()} must have one entry per item, got {len(getattr(self, name))} for {count}."
                 )
 
     def __len__(self) -> int:
@@ -83,11 +81,13 @@ def write_shard(folder: Path, number: int, shard: EmbeddedShard) -> None:
 
 
 def has_shard(folder: Path, number: int) -> bool:
+    """Whether a shard is there whole."""
     about = _about(folder, number)
     return about.is_file() and (read_json(about)["items"] == 0 or _vectors(folder, number).is_file())
 
 
 def read_shard(folder: Path, number: int) -> EmbeddedShard:
+    """What `write_shard` was given."""
     about = read_json(_about(folder, number))
     bad = [BadImage(*entry) for entry in about["bad"]]
     if about["items"] == 0:
@@ -100,6 +100,7 @@ def read_shard(folder: Path, number: int) -> EmbeddedShard:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """What is embedded in a folder, and by which model."""
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} was not made by `doubtless embed`: it has no {MANIFEST}.")
@@ -122,6 +123,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def bad_of_shard(folder: Path, number: int) -> list[BadImage]:
+    """The bad images of one shard."""
     return [BadImage(*entry) for entry in read_json(_about(folder, number))["bad"]]
 
 
@@ -153,20 +155,24 @@ class ShardStore:
             _arrow()
 
     def has(self, number: int) -> bool:
+        """Whether a shard is there whole."""
         return self._file(number).is_file() if self.format == "parquet" else has_shard(self.folder, number)
 
     def write(self, number: int, shard: EmbeddedShard) -> None:
+        """Writes a shard, whole or not at all."""
         if self.format == "parquet":
             write_bytes(self._file(number), encode_shard(shard))
         else:
             write_shard(self.folder, number, shard)
 
     def read(self, number: int) -> EmbeddedShard:
+        """What `write` was given."""
         if self.format == "parquet":
             return decode_shard(self._file(number).read_bytes())
         return read_shard(self.folder, number)
 
     def bad(self, number: int) -> list[BadImage]:
+        """The bad images of one shard."""
         if self.format != "parquet":
             return bad_of_shard(self.folder, number)
         _, parquet = _arrow()
@@ -251,20 +257,20 @@ def decode_shard(data: bytes) -> EmbeddedShard:
 
 
 def _number_columns(embedding: Embedding, about: dict[str, Any]) -> dict[str, Any]:
-    """One column a parameter, items first, and the uncertainty; the shapes of an item's numbers go into
+    """One column per parameter, items first, and the uncertainty; the shapes of an item's numbers go into
     `about`."""
     arrow, _ = _arrow()
-    found, shapes = {}, {}
+    columns, shapes = {}, {}
     for name, axis in embedding.item_axes.items():
         values = embedding.parameters[name].detach().cpu().movedim(axis, 0)  # (n, …)
         shapes[name] = list(values.shape[1:])
         flat = arrow.array(values.reshape(-1).numpy())
         width = int(np.prod(shapes[name]))
-        found[name] = flat if not shapes[name] else arrow.FixedSizeListArray.from_arrays(flat, width)
+        columns[name] = flat if not shapes[name] else arrow.FixedSizeListArray.from_arrays(flat, width)
     if (uncertainty := embedding.uncertainty) is not None:
-        found["uncertainty"] = arrow.array(uncertainty.detach().cpu().numpy())
+        columns["uncertainty"] = arrow.array(uncertainty.detach().cpu().numpy())
     about["shapes"] = shapes
-    return found
+    return columns
 
 
 def _embedding_of(table: Any, about: dict[str, Any]) -> Embedding:

@@ -37,20 +37,23 @@ class FolderStream:
 
     @classmethod
     def open(cls, root: Path) -> FolderStream:
-        found = sorted(_below(root, tuple(SUFFIXES)))
-        return cls(root.absolute(), tuple(found))
+        """Lists the images below a folder."""
+        return cls(root.absolute(), tuple(sorted(_below(root, tuple(SUFFIXES)))))
 
     @property
     def name(self) -> str:
+        """Where they come from."""
         return str(self.root)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def ids(self) -> Iterator[str]:
+        """All ids, in order, without reading an image."""
         return iter(self.files)
 
     def fingerprint(self) -> str:
+        """Changes when the images do."""
         digest = hashlib.sha256()
         for file in self.files:
             stat = (self.root / file).stat()
@@ -58,9 +61,11 @@ class FolderStream:
         return digest.hexdigest()[:16]
 
     def slice(self, start: int, stop: int) -> FolderStream:
+        """Images start … stop − 1 alone."""
         return replace(self, files=self.files[start:stop])
 
     def records(self) -> Iterator[ImageRecord]:
+        """One by one, not yet decoded."""
         for file in self.files:
             path = self.root / file
             if not is_text(str(path)):
@@ -81,22 +86,27 @@ class SourceStream:
 
     @property
     def name(self) -> str:
+        """Where they come from."""
         return self.source.name
 
     def __len__(self) -> int:
         return self.stop - self.first
 
     def ids(self) -> Iterator[str]:
+        """All ids, in order, without reading an image."""
         names = self.source.ids
         return (self._id(names, number) for number in range(self.first, self.stop))
 
     def fingerprint(self) -> str:
+        """Changes when the images do."""
         return self.source.fingerprint()
 
     def slice(self, start: int, stop: int) -> SourceStream:
+        """Images start … stop − 1 alone."""
         return replace(self, first=self.first + start, stop=self.first + stop)
 
     def records(self) -> Iterator[ImageRecord]:
+        """One by one, not yet decoded."""
         source, names = self.source, self.source.ids
         for number in range(self.first, self.stop):
             file = None if source.paths is None else source.paths[number]

@@ -46,6 +46,7 @@ class TarStream:
 
     @classmethod
     def open(cls, path: Path) -> TarStream:
+        """Lists the samples of a shard."""
         path = path.absolute()
         keys = tuple(key for key, _ in _samples(path, 0, 0))
         if not keys:
@@ -54,21 +55,26 @@ class TarStream:
 
     @property
     def name(self) -> str:
+        """Where they come from."""
         return str(self.path)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def ids(self) -> Iterator[str]:
+        """All ids, in order, without reading an image."""
         return (self._id(key) for key in self.keys)
 
     def fingerprint(self) -> str:
+        """Changes when the images do."""
         return file_fingerprint(self.path)
 
     def slice(self, start: int, stop: int) -> TarStream:
+        """Samples start … stop − 1 alone."""
         return replace(self, first=self.first + start, keys=self.keys[start:stop])
 
     def records(self) -> Iterator[ImageRecord]:
+        """One by one, not yet decoded."""
         samples = _samples(self.path, self.first, self.first + len(self.keys))
         for wanted, (key, files) in zip(self.keys, islice(samples, self.first, None), strict=False):
             if key != wanted:
@@ -200,8 +206,8 @@ def _label(files: dict[str, bytes | str]) -> tuple[str | None, dict[str, Any]]:
 def _json(data: bytes | str | None) -> dict[str, Any]:
     if not data:
         return {}
-    found = json.loads(_text(data))
-    return found if isinstance(found, dict) else {}
+    values = json.loads(_text(data))
+    return values if isinstance(values, dict) else {}
 
 
 def _text(data: bytes | str) -> str:

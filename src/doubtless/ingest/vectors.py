@@ -47,7 +47,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class LabelTable:
-    """A labels.csv: one entry a row."""
+    """A labels.csv: one entry per row."""
 
     path: Path
     ids: list[str]
@@ -57,6 +57,7 @@ class LabelTable:
 
     @cached_property
     def row_of(self) -> dict[str, int]:
+        """Id → row."""
         return {name: row for row, name in enumerate(self.ids)}
 
 
@@ -99,10 +100,10 @@ def read_vectors(
     location = read_matrix(path)
     if variance is None:
         if family not in (None, "point"):
-            raise InputError(f"a {family} embedding needs --variance, a .npy of (n,), (n, 1) or (n, D).")
+            raise InputError(f"A {family} embedding needs --variance, a .npy of (n,), (n, 1) or (n, D).")
         return Vectors(Embedding.point(location))
     if family not in (None, "gaussian", "projected-gaussian"):
-        raise InputError(f"vectors with variances are gaussian or projected-gaussian, got family {family!r}.")
+        raise InputError(f"Vectors with variances are gaussian or projected-gaussian, got family {family!r}.")
     doubt = read_matrix(Path(variance), flat=True)
     return Vectors(FAMILIES[family or "gaussian"]({"location": location, "variance": doubt}))
 
@@ -112,16 +113,16 @@ def read_matrix(path: Path, *, flat: bool = False) -> Tensor:
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     try:
-        found = np.load(path, allow_pickle=False, mmap_mode="r")
+        matrix = np.load(path, allow_pickle=False, mmap_mode="r")
     except Exception as error:  # numpy raises many kinds for damaged files
         raise InputError(f"{path} is no readable .npy file: {error}.") from error
-    if flat and found.ndim == 1:
-        found = found[:, None]
-    if found.ndim != 2 or not len(found) or not np.issubdtype(found.dtype, np.floating):
+    if flat and matrix.ndim == 1:
+        matrix = matrix[:, None]
+    if matrix.ndim != 2 or not len(matrix) or not np.issubdtype(matrix.dtype, np.floating):
         raise InputError(
-            f"{path} must hold floats (n, D){' or (n,)' if flat else ''}, got {found.dtype} {found.shape}."
+            f"{path} must hold floats (n, D){' or (n,)' if flat else ''}, got {matrix.dtype} {matrix.shape}."
         )
-    return torch.from_numpy(np.array(found, dtype=np.float32))
+    return torch.from_numpy(np.array(matrix, dtype=np.float32))
 
 
 def read_labels(path: str | Path) -> LabelTable:
@@ -297,9 +298,9 @@ def _contents(path: Path, index: Any) -> tuple[NDArray[np.float32], NDArray[np.i
     import faiss
 
     if isinstance(index, faiss.IndexIDMap | faiss.IndexIDMap2):
-        own = faiss.vector_to_array(index.id_map).astype(np.int64)
+        ids = faiss.vector_to_array(index.id_map).astype(np.int64)
         values, inner = _contents(path, faiss.downcast_index(index.index))
-        return values, own if inner is None else own[inner]
+        return values, ids if inner is None else ids[inner]
     if isinstance(index, faiss.IndexRefineFlat):
         return _contents(path, faiss.downcast_index(index.refine_index))
     if isinstance(index, faiss.IndexFlat | faiss.IndexHNSWFlat):
@@ -328,7 +329,7 @@ def _inverted(index: Any) -> tuple[NDArray[np.float32], NDArray[np.int64] | None
             ids.append(faiss.rev_swig_ptr(lists.get_ids(number), size).astype(np.int64))
             codes = faiss.rev_swig_ptr(lists.get_codes(number), size * lists.code_size)
             values.append(codes.view(np.float32).reshape(size, width).copy())
-    found = np.concatenate(ids)
-    order = found.argsort(kind="stable")
-    is_count = bool(np.array_equal(found[order], np.arange(len(found))))
-    return np.concatenate(values)[order], None if is_count else found[order]
+    all_ids = np.concatenate(ids)
+    order = all_ids.argsort(kind="stable")
+    is_count = bool(np.array_equal(all_ids[order], np.arange(len(all_ids))))
+    return np.concatenate(values)[order], None if is_count else all_ids[order]

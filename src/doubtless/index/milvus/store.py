@@ -66,33 +66,33 @@ class MilvusStore:
 
     def rows_of(self, ids: Sequence[str], state: State | None = None) -> dict[str, int]:
         """Id → row of those that are stored."""
-        end, found = (state or self.state()).next_row, dict[str, int]()
+        end, row_of = (state or self.state()).next_row, dict[str, int]()
         for some in groups(list(ids), LOOKED_UP):
             wanted = set(some)
             for row in self._query(f"key in {[key_of(name) for name in some]}", ["row", "id"]):
                 if row["id"] in wanted and row["row"] < end:
-                    found[row["id"]] = max(row["row"], found.get(row["id"], -1))
-        return found
+                    row_of[row["id"]] = max(row["row"], row_of.get(row["id"], -1))
+        return row_of
 
     def live(self, state: State) -> tuple[Integers, Integers]:
         """Rows of all items, rising, and their label codes."""
-        found = []
+        records = []
         for start in range(0, state.next_row, SCANNED):
             stop = min(start + SCANNED, state.next_row)
-            found += self._query(f"row >= {start} and row < {stop}", ["row", "label"])
-        table = np.array([(row["row"], row["label"]) for row in found], dtype=np.int64).reshape(-1, 2)
+            records += self._query(f"row >= {start} and row < {stop}", ["row", "label"])
+        table = np.array([(row["row"], row["label"]) for row in records], dtype=np.int64).reshape(-1, 2)
         table = table[table[:, 0].argsort()]
         return table[:, 0], table[:, 1]
 
     def fields(self, rows: Iterable[int]) -> dict[int, Fields]:
         """What is stored beside the numbers, by row; rows that are not stored are left out."""
-        found = self._at(list(rows), ["id", "label", "path", "metadata"], LOOKED_UP)
-        return {row["row"]: _fields(row) for row in found}
+        records = self._at(list(rows), ["id", "label", "path", "metadata"], LOOKED_UP)
+        return {row["row"]: _fields(row) for row in records}
 
     def chosen(self, rows: Iterable[int]) -> Block:
         """These rows in rising order; those that are not stored are left out."""
-        found = self._at(sorted(rows), ["label", "numbers"], self._together)
-        return self._block({row["row"]: row for row in found})
+        records = self._at(sorted(rows), ["label", "numbers"], self._together)
+        return self._block({row["row"]: row for row in records})
 
     # -- searching -----------------------------------------------------------------------------------
 
@@ -102,23 +102,23 @@ class MilvusStore:
         """The best `count` of what fulfils a condition, for queries of an exact search (n, D) or (n, D + 1)."""
         if count > DEEPEST:
             raise InputError(f"Milvus finds at most {DEEPEST:,} items per query, got k that needs {count:,}.")
-        found = self._search(vectors, count, score, condition)
-        if any(hit["row"] >= state.next_row for hits in found for hit in hits):
+        hits_of = self._search(vectors, count, score, condition)
+        if any(hit["row"] >= state.next_row for hits in hits_of for hit in hits):
             # An addition is under way: once more without its rows, which took the places of others.
             seen = f"row < {state.next_row}"
-            found = self._search(vectors, count, score, f"({condition}) and {seen}" if condition else seen)
-        rows = np.full((len(vectors), max([count, *map(len, found)])), -1, np.int64)
-        for query, hits in enumerate(found):
+            hits_of = self._search(vectors, count, score, f"({condition}) and {seen}" if condition else seen)
+        rows = np.full((len(vectors), max([count, *map(len, hits_of)])), -1, np.int64)
+        for query, hits in enumerate(hits_of):
             rows[query, : len(hits)] = [hit["row"] for hit in hits]
-        return Proposals(rows, self._block({hit["row"]: hit["entity"] for hits in found for hit in hits}))
+        return Proposals(rows, self._block({hit["row"]: hit["entity"] for hits in hits_of for hit in hits}))
 
     def _search(
         self, vectors: Floats, count: int, score: IndexScore, condition: str
     ) -> list[list[dict[str, Any]]]:
         vectors, parameters = query_parameters(vectors, self.settings, score, limit=count)
-        found: list[list[dict[str, Any]]] = []
+        hits_of: list[list[dict[str, Any]]] = []
         for some in groups(list(_wide(vectors)), min(DEEPEST, max(1, self._together // count))):
-            found += self._connection.call(
+            hits_of += self._connection.call(
                 "search",
                 self._name,
                 data=some,
@@ -128,7 +128,7 @@ class MilvusStore:
                 output_fields=["label", "numbers"],
                 search_params=parameters,
             )
-        return found
+        return hits_of
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -214,17 +214,17 @@ class MilvusStore:
         return [row for group in some for row in self._query(f"row in {group}", ["row", *fields])]
 
     def _query(self, condition: str, fields: list[str]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._connection.call(
+        records: list[dict[str, Any]] = self._connection.call(
             "query", self._name, filter=condition, output_fields=fields
         )
-        return found
+        return records
 
-    def _block(self, found: dict[int, dict[str, Any]]) -> Block:
-        rows = np.array(sorted(found), dtype=np.int64)
+    def _block(self, records: dict[int, dict[str, Any]]) -> Block:
+        rows = np.array(sorted(records), dtype=np.int64)
         numbers = np.zeros((len(rows), self.settings.width), np.float32)
         for place, row in enumerate(rows.tolist()):
-            numbers[place] = found[row]["numbers"][: self.settings.width]
-        labels = np.array([found[row]["label"] for row in rows.tolist()], dtype=np.int64)
+            numbers[place] = records[row]["numbers"][: self.settings.width]
+        labels = np.array([records[row]["label"] for row in rows.tolist()], dtype=np.int64)
         return Block(rows, labels, numbers)
 
 
