@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save
+from torch import Tensor
 
 from doubtless.errors import DoubtlessError
 from doubtless.evaluation import Evaluation, QueryRecord
@@ -46,19 +47,19 @@ def measure_again(config_path: Path, folder: Path, base: Path) -> None:
     config = load_config(config_path)
     write_text(folder / "config.yaml", config.to_yaml())
     work = RunEvaluation(Run.open(base), options=config.evaluation)
-    found = work.measure(report=False, folder=folder)
+    evaluation = work.measure(report=False, folder=folder)
     write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
-    _keep(found, folder, device=work.method.device)
+    _keep(evaluation, folder, device=work.method.device)
 
 
-def _keep(found: Evaluation, folder: Path, *, device: torch.device) -> None:
+def _keep(evaluation: Evaluation, folder: Path, *, device: torch.device) -> None:
     """What measured the run, then its queries: with them the run is done."""
-    assert found.queries is not None
+    assert evaluation.queries is not None
     write_json(folder / MADE_WITH, {**versions(), "device": device_name(device)})
-    write_bytes(folder / "queries.safetensors", save(as_tensors(found.queries)))
+    write_bytes(folder / "queries.safetensors", save(as_tensors(evaluation.queries)))
 
 
-def as_tensors(record: QueryRecord) -> dict:
+def as_tensors(record: QueryRecord) -> dict[str, Tensor]:
     """A query record as flat tensors."""
     tensors = {
         "index": record.index,
@@ -72,6 +73,7 @@ def as_tensors(record: QueryRecord) -> dict:
 
 
 def read_queries(path: Path) -> QueryRecord:
+    """The query record that `as_tensors` was made from."""
     tensors = load_file(path)
     prefix = "values/"
     return QueryRecord(
@@ -86,6 +88,7 @@ def read_queries(path: Path) -> QueryRecord:
 
 
 def main(arguments: Sequence[str]) -> None:
+    """What the module's docstring says; an error that a user can act on is one sentence."""
     config_path, folder, *how = arguments
     try:
         if how[:1] == ["--measure"]:

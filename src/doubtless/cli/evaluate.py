@@ -60,20 +60,20 @@ def evaluate(
     from doubtless.errors import InputError
 
     if (run is None) == (embeddings is None):
-        raise InputError("evaluate needs either a run folder or --embeddings FILE, and not both.")
-    asked = {"score": score, "ood_ratio": ood_ratio}
+        raise InputError("Name either a run folder or --embeddings FILE, and not both.")
+    changes = {"score": score, "ood_ratio": ood_ratio}
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
-        found, folder = _measure_files(embeddings, gallery, ood or [], asked, out, bootstrap)
+        evaluation, folder = _measure_files(embeddings, gallery, ood or [], changes, out, bootstrap)
         title = embeddings.stem
     else:
         assert run is not None
-        found, folder, title = _measure_run(run, data, ood, gallery, asked, bootstrap)
+        evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, bootstrap)
     if json:
-        print_json(found.to_json())
+        print_json(evaluation.to_json())
     else:
-        print_evaluation(found, title)
+        print_evaluation(evaluation, title)
         typer.echo(f"report: {folder / 'report.html'}")
 
 
@@ -82,7 +82,7 @@ def _measure_run(
     data: str | None,
     ood: list[str] | None,
     gallery: str | None,
-    asked: dict[str, Any],
+    changes: dict[str, Any],
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
     from doubtless.cli.command import recorded_command
@@ -92,17 +92,17 @@ def _measure_run(
     from doubtless.runs.evaluation import RunEvaluation
 
     opened = Run.open(run)
-    options = evaluation_options(opened.config.evaluation, **asked)
+    options = evaluation_options(opened.config.evaluation, **changes)
     work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
-    found = work.measure(bootstrap=bootstrap, command=recorded_command())
-    return found, work.folder, f"{work.config.method} on {data or work.config.data.source}"
+    evaluation = work.measure(bootstrap=bootstrap, command=recorded_command())
+    return evaluation, work.folder, f"{work.config.method} on {data or work.config.data.source}"
 
 
 def _measure_files(
     embeddings: Path,
     gallery: str | None,
     ood: list[str],
-    asked: dict[str, Any],
+    changes: dict[str, Any],
     out: Path | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
@@ -113,22 +113,22 @@ def _measure_files(
     from doubtless.report import embedding_map, write_report
     from doubtless.runs.report import versions
 
-    options = evaluation_options(EvaluationConfig(), **asked)
+    options = evaluation_options(EvaluationConfig(), **changes)
     with spinner("measuring"):
-        found, queries = evaluate_files(
+        evaluation, queries = evaluate_files(
             embeddings,
             gallery=gallery,
             ood=ood,
             options=EvaluationOptions(score=options.score, ood_ratio=options.ood_ratio, bootstrap=bootstrap),
         )
     folder = out or embeddings.with_name(f"{embeddings.stem}-evaluation")
-    found.save(folder / "metrics.json")
+    evaluation.save(folder / "metrics.json")
     uncertainty = queries.embedding.uncertainty if queries.uncertainty is None else queries.uncertainty
     assert queries.labels is not None
     write_report(
         folder / "report.html",
         title=f"Embeddings of {embeddings.name}",
-        evaluation=found,
+        evaluation=evaluation,
         config={
             "family": queries.embedding.family,
             "items": len(queries.embedding),
@@ -138,7 +138,7 @@ def _measure_files(
         command=recorded_command(),
         embedding_map=embedding_map(queries.embedding.direction, queries.labels, uncertainty),
     )
-    return found, folder
+    return evaluation, folder
 
 
 def report(
@@ -156,9 +156,9 @@ def report(
     from doubtless.runs.evaluation import RunEvaluation
 
     work = RunEvaluation(Run.open(run), progress=bar)
-    found = work.measure(command=recorded_command())
+    evaluation = work.measure(command=recorded_command())
     path = work.folder / "report.html"
     if json:
-        print_json({"report": str(path), **found.to_json()})
+        print_json({"report": str(path), **evaluation.to_json()})
     else:
         typer.echo(f"report: {path}")

@@ -79,6 +79,7 @@ class DataSpec:
 
     @property
     def classes(self) -> int:
+        """How many classes it trains on."""
         return len(self.label_names)
 
 
@@ -171,6 +172,7 @@ class Method(nn.Module):
         return {}
 
     def loss(self, batch: Batch) -> Losses:
+        """What is minimised, of one batch of `batch_kind`; every process sees the global batch through `gather`."""
         raise NotImplementedError
 
     def encode(self, images: Tensor) -> Tensor:
@@ -263,6 +265,7 @@ class Method(nn.Module):
         """After training. Nothing to do for most."""
 
     def record(self) -> dict[str, Any]:
+        """Plain values to keep in model.json: what was chosen or measured in `finish`."""
         return {}
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -271,6 +274,7 @@ class Method(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where its weights are."""
         return self.encoder.mean.device
 
     def train(self, mode: bool = True) -> Method:

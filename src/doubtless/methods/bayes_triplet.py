@@ -58,6 +58,7 @@ class BayesFamily(TripletFamily):
         raise NotImplementedError
 
     def loss(self, batch: Batch) -> Losses:
+        """Minus the log probability that triplets (mined, or all of a batch) are in order, and the prior's term."""
         features = self.features(batch.inputs)
         with torch.autocast(features.device.type, enabled=False):
             images = self.distributions(features.float())
@@ -96,6 +97,7 @@ class BayesTriplet(BayesFamily):
         return Gaussians(self.log_scale.exp() * direction, softplus(raw))
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Means (n, D) and variances (n, 1)."""
         mean, variance = self.distributions(features)
         return {"location": mean, "variance": variance}
 
@@ -113,5 +115,6 @@ class BayesTripletVmf(BayesFamily):
         return VonMisesFishers(direction, softplus(raw).squeeze(-1).reciprocal())
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Directions (n, D) and concentrations (n,)."""
         direction, concentration = self.distributions(features)
         return {"location": direction, "concentration": concentration}

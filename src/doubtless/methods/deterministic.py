@@ -22,19 +22,21 @@ class Deterministic(Method):
         self.metric_loss = MetricLoss(config.loss, dim=config.model.dim, classes=spec.classes)
 
     def loss(self, batch: Batch) -> Losses:
+        """The metric loss of the global batch."""
         embeddings = gather(self.head(self.features(batch.inputs)))  # (global batch, D)
         total = self.metric_loss(embeddings, gather(batch.labels))
         return Losses(total, {})
 
     @property
     def repeats_its_step(self) -> bool:
-        return self.metric_loss.fixed_shapes  # those of others may pick tuples by their values
+        """With our own losses; those of others may pick tuples by their values."""
+        return self.metric_loss.fixed_shapes
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The loss's own parameters (proxies) may learn faster than the network."""
-        own = {id(p) for p in self.metric_loss.parameters()}
+        of_loss = {id(p) for p in self.metric_loss.parameters()}
         trainable = [p for p in self.parameters() if p.requires_grad]
-        network = [p for p in trainable if id(p) not in own]
-        proxies = [p for p in trainable if id(p) in own]
+        network = [p for p in trainable if id(p) not in of_loss]
+        proxies = [p for p in trainable if id(p) in of_loss]
         groups: list[dict[str, Any]] = [{"params": network, "lr_factor": 1.0}]
         return groups + ([{"params": proxies, "lr_factor": self.config.loss.lr_factor}] if proxies else [])

@@ -117,15 +117,18 @@ class Dvml(Deterministic):
 
     @property
     def phase(self) -> Literal[1, 2]:
+        """Which of the two phases of training this epoch belongs to."""
         return 1 if self.epoch < self.options.phase1_epochs else 2
 
     def begin_epoch(self, epoch: int) -> None:
+        """Looks for a collapse in the epoch before, and starts to measure anew."""
         self._look_for_collapse()
         self.kl_sum.zero_()
         self.kl_steps.zero_()
         self.epoch = epoch
 
     def loss(self, batch: Batch) -> Losses:
+        """L1 to L4 of the global batch, weighted as the phase says."""
         # With gradient: every rank computes the loss of the global batch. The draws are by the device's own
         # generator, which training seeds alike on all ranks at every epoch.
         features, labels = gather(self.features(batch.inputs)), gather(batch.labels)
@@ -160,6 +163,7 @@ class Dvml(Deterministic):
         return Parts(self.head(features), self.variation_mean(features), bounded)
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """The invariant part z_I (n, D), and the variance within its class σ²_V (n, D)."""
         parts = self.parts(features)
         return {"location": parts.center, "variance": parts.log_variance.exp()}
 
@@ -172,6 +176,7 @@ class Dvml(Deterministic):
             return self._synthesised(self.parts(self.observe(images)), n, generator=generator)
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """Looks for a collapse in the last epoch."""
         self._look_for_collapse()
 
     def _synthesised(self, parts: Parts, n: int, *, generator: torch.Generator | None = None) -> Tensor:

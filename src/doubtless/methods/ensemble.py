@@ -77,10 +77,12 @@ class Ensemble(Method):
 
     @property
     def batch_kind(self) -> BatchKind:
+        """Images: every member has an encoder of its own."""
         return "images"
 
     @property
     def device(self) -> torch.device:
+        """Where its alignment is; members follow."""
         return self.alignment.device
 
     def train(self, mode: bool = True) -> Ensemble:
@@ -111,6 +113,7 @@ class Ensemble(Method):
         return torch.cat([*(embedding.direction for embedding in embeddings), features], dim=1)
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """The members' unit embeddings, turned onto each other."""
         return {"samples": torch.bmm(self._by_member(features), self.alignment)}  # (members, n, D)
 
     def novelty_features(self, features: Tensor) -> Tensor:
@@ -131,6 +134,7 @@ class Ensemble(Method):
         return [member.to(self.device) for member in self._members]
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """Aligns the members on training images, and measures on validation images how far they agree."""
         embeddings = self._embeddings_of(train)
         same = torch.eye(embeddings.shape[-1]).expand_as(self.alignment)
         self.alignment.copy_(align(embeddings) if self.options.align else same)
@@ -139,6 +143,7 @@ class Ensemble(Method):
         self._agreement = self._measure_agreement(self._embeddings_of(validation))
 
     def record(self) -> dict[str, Any]:
+        """How far the members agree."""
         return self._agreement
 
     def _embeddings_of(self, part: Subset) -> Tensor:

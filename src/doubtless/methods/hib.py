@@ -61,9 +61,11 @@ class Hib(Method):
 
     @property
     def repeats_its_step(self) -> bool:
+        """Always: all pairs of samples count."""
         return True
 
     def loss(self, batch: Batch) -> Losses:
+        """Soft contrastive loss of K draws of every image, and β times the divergence from N(0, I)."""
         features = self.features(batch.inputs)
         # Distances of near samples are differences of near-equal numbers: never in half precision.
         with torch.autocast(features.device.type, enabled=False):
@@ -76,6 +78,7 @@ class Hib(Method):
         return Losses(match + self.options.beta * divergence, {"match": match, "kl": divergence})
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Means and variances (n, D)."""
         mean, log_variance = self._gaussian(features)
         return {"location": mean, "variance": log_variance.exp()}
 
@@ -92,6 +95,7 @@ class Hib(Method):
         ]
 
     def record(self) -> dict[str, Any]:
+        """a and b of the match probability."""
         return {"scale": float(self.scale.detach()), "shift": float(self.shift.detach())}
 
     def _gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,10 +49,12 @@ class LamOnline(Method):
         self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions))
 
     def start(self, train: Subset) -> None:
+        """τ and λ to begin with."""
         super().start(train)
         self.laplace.start(self.head, images=len(train.labels))
 
     def loss(self, batch: Batch) -> Losses:
+        """Contrastive loss at draws of the head; in training mode the curvature moves on, too."""
         # With gradient: every rank then computes the loss, and H, of the whole global batch.
         features, labels = gather(self.features(batch.inputs)), gather(batch.labels)
         draws = [self._draw(features, labels) for _ in range(self.laplace.options.samples)]
@@ -63,22 +65,26 @@ class LamOnline(Method):
 
     @property
     def repeats_its_step(self) -> bool:
-        # The other approximations go through the pairs that count, as many as there are.
+        """With the approximation `fixed`, without a miner: else only pairs that count are gone through."""
         return self.miner is None and self.laplace.options.approximation == "fixed"
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """The predictive of the head's posterior: location and variance (n, D)."""
         return self.laplace.predictive(self.head, features)
 
     @property
     def variance_ratio(self) -> float:
+        """As the posterior bounds it."""
         return self.laplace.variance_ratio(self.head)
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """Fits the curvature once more where wanted, and tunes τ and λ on validation images."""
         if self.laplace.options.refit:
             self.laplace.fit(self.head, train, self.config)
         self.laplace.tune(self.head, validation, seed=self.config.seed)
 
     def record(self) -> dict[str, Any]:
+        """τ, λ and how they were found; how many steps the curvature saw."""
         if self.laplace.options.refit:
             return {**self.laplace.record(), "refit": True}
         return {**self.laplace.record(), "steps": int(self.laplace.curvature.steps)}

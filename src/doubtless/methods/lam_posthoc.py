@@ -41,18 +41,22 @@ class LamPosthoc(Deterministic):
         return self.config.base is None
 
     def embed_features(self, features: Tensor) -> Embedding:
+        """Points while it trains, as `deterministic` validates; then the predictive."""
         if int(self.laplace.curvature.steps) == 0:  # still training: points, as `deterministic` validates
             return Embedding.point(self.head(features))
         return super().embed_features(features)
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """The predictive of the head's posterior: location and variance (n, D)."""
         return self.laplace.predictive(self.head, features)
 
     @property
     def variance_ratio(self) -> float:
+        """As the posterior bounds it."""
         return self.laplace.variance_ratio(self.head)
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """Curvature of all training images, then τ and λ by validation images."""
         if self.trains and self.config.training.epochs == 0:
             self.start(train)  # which training would have done
         self.laplace.start(self.head, images=len(train.labels))
@@ -60,4 +64,5 @@ class LamPosthoc(Deterministic):
         self.laplace.tune(self.head, validation, seed=self.config.seed)
 
     def record(self) -> dict[str, Any]:
+        """τ, λ and how they were found."""
         return self.laplace.record()

@@ -58,10 +58,12 @@ class LossPrediction(TwoStage):
         return "validation" if self.config.data.split == "closed" else "train"
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Points (n, D), and the predicted loss (n, 1) as their variance."""
         variance = positive(self.second(features))  # (n, 1)
         return {"location": normalize(self.head(features), dim=-1), "variance": variance}
 
     def fit_second(self, train: Subset, validation: Subset) -> None:
+        """Teaches the second head to rank images by their loss."""
         part = train if self.targets == "train" else validation
         features = part.features()
         target = neighbor_loss_per_image(self.head(features), part.labels)  # (n,)
@@ -71,6 +73,7 @@ class LossPrediction(TwoStage):
         )
 
     def record(self) -> dict[str, Any]:
+        """How the head learned, and of whose losses."""
         return {**super().record(), "targets": self.targets}
 
 

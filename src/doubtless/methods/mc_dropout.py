@@ -85,6 +85,8 @@ class McDropout(Deterministic):
         return "images" if self.options.where == "blocks" else super().batch_kind
 
     def loss(self, batch: Batch) -> Losses:
+        """The metric loss of the global batch, with dropout drawn for every image."""
+
         def drop(number: int, values: Tensor) -> Tensor:
             return dropout(values, self.options.rate, training=self.training)
 
@@ -93,6 +95,7 @@ class McDropout(Deterministic):
         return Losses(self.metric_loss(embeddings, gather(batch.labels)), {})
 
     def embed_features(self, features: Tensor) -> Embedding:
+        """Points of the mean network while it trains; then one sample per mask."""
         if not bool(self.finished):  # still training: points of the mean network
             return Embedding.point(self.head(self.head_inputs(features)))
         return super().embed_features(features)
@@ -105,6 +108,7 @@ class McDropout(Deterministic):
         return {"samples": masked_linear(features, self.head, self.masks)}
 
     def head_inputs(self, features: Tensor) -> Tensor:
+        """What the head takes when nothing is dropped."""
         return torch.cat([self._after(rows, _keep_all) for rows in features.split(POINT_CHUNK)])
 
     def _after(self, features: Tensor, drop: Drop) -> Tensor:
@@ -113,10 +117,12 @@ class McDropout(Deterministic):
         return blocks.rest(features, drop=drop) if isinstance(blocks, ConvBlocks) else drop(0, features)
 
     def start(self, train: Subset) -> None:
+        """An unfinished one: it validates by the mean network."""
         self.finished.fill_(False)  # a `base` of this method was
         super().start(train)
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """From here on it embeds as samples."""
         if self.config.training.epochs == 0 and self.config.base is None:
             self.start(train)  # which training would have done
         self.finished.fill_(True)

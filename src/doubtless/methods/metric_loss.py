@@ -90,6 +90,7 @@ class MetricLoss(nn.Module):
             self.function = built
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """The loss of embeddings (batch, D) with labels (batch,), a number, in 32 bits."""
         # Distances of near neighbours are differences of near-equal numbers: never in half precision.
         with torch.autocast(embeddings.device.type, enabled=False):
             embeddings = embeddings.float()

@@ -49,6 +49,7 @@ class SharedBatchNorm(nn.Module):
         self.shift = nn.Parameter(torch.tensor(FIRST_SHIFT))
 
     def forward(self, values: Tensor) -> Tensor:
+        """Values (n, D) normalised, times γ, plus β."""
         return self.scale * self.normalize(values) + self.shift
 
 
@@ -84,10 +85,12 @@ class Pfe(TwoStage):
         return Losses(-mean_over(score, positive), {})
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Unit means and variances (n, D)."""
         mean, variance = self._gaussian(features)
         return {"location": mean, "variance": variance}
 
     def fit_second(self, train: Subset, validation: Subset) -> None:
+        """Teaches the second head the variances, by pairs of one class."""
         features, labels, options = train.features(), train.labels, self.config.training
         batches = BalancedBatches(
             labels.cpu(), batch_size=options.batch_size, per_class=options.per_class, seed=self.config.seed
@@ -99,20 +102,23 @@ class Pfe(TwoStage):
         self.minimize(rows_of, lambda rows: self.loss(Batch(features[rows], labels[rows], rows)).total)
 
     def second_groups(self) -> list[dict[str, Any]]:
+        """γ and β learn faster than the rest."""
         shared = list(self.shared_norm.parameters())
-        own = {id(parameter) for parameter in shared}
-        others = [parameter for parameter in self.second.parameters() if id(parameter) not in own]
+        known = {id(parameter) for parameter in shared}
+        others = [parameter for parameter in self.second.parameters() if id(parameter) not in known]
         return [
             {"params": others, "lr_factor": 1.0},
             {"params": shared, "lr_factor": self.config.section("head", PfeOptions).norm_lr},
         ]
 
     def record(self) -> dict[str, Any]:
+        """How the head learned, γ and β."""
         norm = self.shared_norm
         return {**super().record(), "scale": float(norm.scale.detach()), "shift": float(norm.shift.detach())}
 
     @property
     def shared_norm(self) -> SharedBatchNorm:
+        """The last layer of the second head."""
         norm = self.second[-1]  # type: ignore[index]
         assert isinstance(norm, SharedBatchNorm)
         return norm

@@ -11,6 +11,8 @@ from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 
 
 class FeatureOptions(Section):
+    """The section `features` of a configuration."""
+
     head: Literal["raw", "half-whitened"] = "half-whitened"
     """raw: the features themselves. half-whitened: principal components, each over the root of its spread."""
 
@@ -30,18 +32,23 @@ class Pretrained(Method):
 
     @property
     def trains(self) -> bool:
+        """Nothing is trained."""
         return False
 
     @property
     def batch_kind(self) -> BatchKind:
+        """Features, kept from run to run."""
         return "features"
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Features as they are, or by the half-whitened head (n, D)."""
         return {"location": features} if self.options.head == "raw" else super().distribution(features)
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """Half-whitens the training features where wanted."""
         if self.options.head == "half-whitened":
             self.half_whiten_head(train)
 
     def record(self) -> dict[str, Any]:
+        """What was made of the features."""
         return {"head": self.options.head}

@@ -75,6 +75,7 @@ class Proxy(Method):
         self._roles: dict[str, Tensor] = {}
 
     def start(self, train: Subset) -> None:
+        """The head's start, and proxies at the directions of their classes where wanted."""
         super().start(train)
         check_labels(train.labels, self.spec.classes)
         if self.options.warm_start:
@@ -83,17 +84,19 @@ class Proxy(Method):
             self.proxy_loss.start_at(torch.cat(embedded), train.labels)
 
     def loss(self, batch: Batch) -> Losses:
+        """Proxy loss of the global batch; now and then also what the length of an embedding does."""
         embeddings = gather(self.head(self.features(batch.inputs)))  # (global batch, D)
         labels = gather(batch.labels)
-        found = self.proxy_loss.terms(embeddings, labels)
+        losses = self.proxy_loss.terms(embeddings, labels)
         if self.training and torch.is_grad_enabled():
             if self._steps % MEASURED_EVERY == 0:
-                (gradient,) = torch.autograd.grad(found.total, embeddings, retain_graph=True)
-                self._roles = roles_of_the_norm(embeddings, gradient, found.logits, labels)
+                (gradient,) = torch.autograd.grad(losses.total, embeddings, retain_graph=True)
+                self._roles = roles_of_the_norm(embeddings, gradient, losses.logits, labels)
             self._steps += 1
-        return Losses(found.total, {**found.terms, **self._roles})
+        return Losses(losses.total, {**losses.terms, **self._roles})
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Locations (n, D), and concentrations (n,): their lengths, times one factor."""
         location = self.head(features)
         length = torch.linalg.vector_norm(location, dim=1)
         return {"location": location, "concentration": self.proxy_loss.norm_factor * length}
@@ -113,6 +116,7 @@ class Proxy(Method):
         return [{"params": members, "lr_factor": factor} for factor, members in groups.items()]
 
     def record(self) -> dict[str, Any]:
+        """What was learned beside the proxies."""
         loss = self.proxy_loss
         found: dict[str, Any] = {"norm_factor": loss.norm_factor}
         if self.options.loss == "nca++":

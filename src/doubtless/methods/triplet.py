@@ -35,6 +35,7 @@ class Triplet(TripletFamily):
     has_variance: ClassVar[bool] = False
 
     def loss(self, batch: Batch) -> Losses:
+        """Triplet loss of mined tuples, or of the triplets of a batch."""
         outputs = self.head(self.features(batch.inputs))
         with torch.autocast(outputs.device.type, enabled=False):
             points = gather(normalize(outputs.float(), dim=-1))

@@ -41,10 +41,12 @@ class TripletFamily(Method):
 
     @property
     def batch_kind(self) -> BatchKind:
+        """Tuples, where a cache is mined for them."""
         return "tuples" if self.mining.cache else super().batch_kind
 
     @property
     def repeats_its_step(self) -> bool:
+        """Without a miner of pytorch-metric-learning, which finds as many triplets as there are."""
         return self.miner is None
 
     def direction_and_variance(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,6 +57,7 @@ class TripletFamily(Method):
         return normalize(self.head(of_mean).float(), dim=-1), self.variance_head(of_variance).float()
 
     def head_inputs(self, features: Tensor) -> Tensor:
+        """The pooling of the mean's own, where there are two."""
         return features[:, : self.head.in_features]
 
     def _make_heads(self) -> None:

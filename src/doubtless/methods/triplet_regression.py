@@ -40,6 +40,7 @@ class TripletRegression(TripletFamily):
     default_margin: ClassVar[float] = DEFAULT_MARGIN["triplet"]
 
     def loss(self, batch: Batch) -> Losses:
+        """Triplet loss over σ², of mined tuples or of the triplets of a batch."""
         features = self.features(batch.inputs)
         with torch.autocast(features.device.type, enabled=False):
             direction, log_variance = self.direction_and_variance(features.float())
@@ -54,6 +55,7 @@ class TripletRegression(TripletFamily):
         return Losses(total, {})
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
+        """Points (n, D) with a variance (n, 1)."""
         direction, log_variance = self.direction_and_variance(features)
         return {"location": direction, "variance": log_variance.exp()}
 

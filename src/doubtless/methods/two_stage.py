@@ -49,25 +49,31 @@ class TwoStage(Method):
 
     @property
     def batch_kind(self) -> BatchKind:
+        """Features of the frozen network, computed once."""
         return "features"
 
     @property
     def trains(self) -> bool:
+        """The network is finished; the second head is fitted in `finish`."""
         return False
 
     @property
     def options(self) -> HeadOptions:
+        """How the second head is trained."""
         return self.config.section("head", HeadOptions)
 
     def train(self, mode: bool = True) -> TwoStage:
+        """The network stays in evaluation mode."""
         super().train(mode)
         self.encoder.eval()
         return self
 
     def stages(self) -> dict[str, Config]:
+        """The network alone, where no finished run is named."""
         return {} if self.config.base is not None else {BASE: deterministic_stage(self.config)}
 
     def finish(self, train: Subset, validation: Subset) -> None:
+        """Takes over the network's weights and fits the second head."""
         if self.config.base is None and self.folder is not None and self.load_run is not None:
             network = self.load_run(self.folder / BASE)
             if network is None:
@@ -110,6 +116,7 @@ class TwoStage(Method):
         self.second.eval()
 
     def record(self) -> dict[str, Any]:
+        """The second head's loss, epoch by epoch."""
         return {"head_loss": [round(value, 6) for value in self.curve]}
 
 

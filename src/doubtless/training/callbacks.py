@@ -34,6 +34,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
+        """Writes the whole state, or leaves the file as it was."""
         # Into memory first: torch hides a failed write behind an error of its own.
         whole = io.BytesIO()
         torch.save(checkpoint, whole)
@@ -41,6 +42,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
             file.write(whole.getbuffer())
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Reads tensors and plain values only."""
         return read_checkpoint(Path(path))
 
 
@@ -57,6 +59,7 @@ class EpochDisplay(Callback):
         self.task: Any = None
 
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
+        """Draws the bar, on a terminal."""
         if rank() != 0 or not self.console.is_terminal:
             return
         columns = (
@@ -75,19 +78,21 @@ class EpochDisplay(Callback):
         self.progress.start()
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
+        """Moves the bar on."""
         if self.progress is not None:
             self.progress.advance(self.task)
 
     def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
-        self._show(
-            module
-        )  # the row of the epoch before: Lightning calls this before the module's own epoch end
+        """Shows the epoch before: Lightning calls this before the module's own epoch end."""
+        self._show(module)
 
     def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """Shows the last epoch and takes the bar away."""
         self._show(module)
         self._stop()
 
     def on_exception(self, trainer: Trainer, module: LightningModule, exception: BaseException) -> None:
+        """Takes the bar away."""
         self._stop()
 
     def bar(self, items: Iterable[Item], text: str, total: int | None = None) -> Iterator[Item]:

@@ -74,7 +74,7 @@ class TupleBatches:
         generator = torch.Generator().manual_seed(seed)
         chosen = self._cache(generator)
         points, places = self._embed(chosen), self.images.places
-        found = violating_tuples(
+        violating = violating_tuples(
             points,
             self.images.labels[chosen].to(points.device),
             places=None if places is None else places[chosen],
@@ -83,7 +83,7 @@ class TupleBatches:
             at_least=self.options.tuples,
             generator=generator,
         )
-        self.tuples, self.refreshed = chosen[found.cpu()], number
+        self.tuples, self.refreshed = chosen[violating.cpu()], number
 
     def _cache(self, generator: torch.Generator) -> Tensor:
         """Positions of the images to embed: any; for places, queries with one of their positives each."""
@@ -103,14 +103,15 @@ class TupleBatches:
         return {"refreshed": self.refreshed, "tuples": self.tuples}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """Goes on with what a checkpoint kept."""
         self.refreshed, self.tuples = int(state["refreshed"]), state["tuples"].cpu()
 
     def _embed(self, chosen: Tensor) -> Tensor:
-        """Unit vectors (cache, D) of images; every process embeds its part."""
+        """Unit vectors (cache, D) of images; every process embeds its share."""
         count = len(chosen)
-        own = chosen[rank() * count // world_size() : (rank() + 1) * count // world_size()]
+        share = chosen[rank() * count // world_size() : (rank() + 1) * count // world_size()]
         still = self.images.preparation.without_augmentation()
-        part = ImageSet(self.images.source, self.images.index[own], still)
+        part = ImageSet(self.images.source, self.images.index[share], still)
         points = embed_images(self.method, part, progress=self._named_progress()).direction
         if world_size() == 1:
             return points
@@ -177,10 +178,10 @@ def violating_tuples(
         to_positive = (points[a] * points[p]).sum(-1)
         excess.append(2 * (nearest.values[:, 0] - to_positive) + margin)  # ‖a−p‖² − ‖a−n‖² + m
         tuples.append(torch.cat((a[:, None], p[:, None], nearest.indices), dim=1))
-    found, beyond = torch.cat(tuples), torch.cat(excess)
-    kept = found[beyond > 0]
+    candidates, beyond = torch.cat(tuples), torch.cat(excess)
+    kept = candidates[beyond > 0]
     if len(kept) == 0:
-        kept = found[beyond.argsort(descending=True)[:at_least]]
+        kept = candidates[beyond.argsort(descending=True)[:at_least]]
     return kept[torch.randperm(len(kept), generator=generator).to(kept.device)]
 
 

@@ -1,6 +1,6 @@
 """What Lightning's Trainer runs: a method's loss, its optimiser, and the validation that picks the best epoch.
 
-The score that picks the best epoch: retrieval within the validation part, quick and without intervals.
+What picks it is retrieval within the validation part, quick and without intervals.
 """
 
 from __future__ import annotations
@@ -71,9 +71,11 @@ class TrainingModule(LightningModule):
 
     @property
     def options(self) -> TrainingConfig:
+        """The section `training` of the configuration."""
         return self.method.config.training
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimiser, with a learning rate for every group of parameters."""
         options = self.options
         groups = [
             {**group, "lr": options.lr * group["lr_factor"]} for group in self.method.parameter_groups()
@@ -95,6 +97,7 @@ class TrainingModule(LightningModule):
                     kept[name] = torch.empty_like(parameter).copy_(value)
 
     def on_train_epoch_start(self) -> None:
+        """Seeds the epoch's draws and sets its learning rates."""
         epoch = self.current_epoch
         torch.manual_seed(hash((self.method.config.seed, epoch)) & 0x7FFFFFFF)
         for group in self._optimizer.param_groups:
@@ -107,6 +110,7 @@ class TrainingModule(LightningModule):
             self._graphed.new_epoch()
 
     def training_step(self, batch: Batch, number: int) -> Tensor | None:
+        """The loss of a batch; None where a recorded step has updated the weights already."""
         self._steps += 1
         if self._graphed is None:
             return self._loss(batch)
@@ -137,6 +141,7 @@ class TrainingModule(LightningModule):
         return self.trainer.optimizers[0]
 
     def on_train_epoch_end(self) -> None:
+        """Validates, writes the log, and keeps the weights if they are the best so far."""
         row = {"epoch": float(self.current_epoch)}
         row |= {f"train_{name}": float(total) / self._steps for name, total in self._sums.items()}
         if not torch.isfinite(torch.tensor(list(row.values()))).all():
@@ -156,8 +161,8 @@ class TrainingModule(LightningModule):
         """recall@1 and map@r of the validation part; every rank embeds its share."""
         count = len(self.validation)
         share = torch.arange(rank() * count // world_size(), (rank() + 1) * count // world_size())
-        own = ImageSet(self.validation.source, self.validation.index[share], self.validation.preparation)
-        embedding = embed_images(self.method, own).to("cpu" if world_size() > 1 else self.device)
+        images = ImageSet(self.validation.source, self.validation.index[share], self.validation.preparation)
+        embedding = embed_images(self.method, images).to("cpu" if world_size() > 1 else self.device)
         shares: Any = gather_objects((embedding.family, embedding.parameters)) if world_size() > 1 else None
         if shares is not None:
             embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in shares])
@@ -186,6 +191,7 @@ class TrainingModule(LightningModule):
             self.method.load_state_dict(self.best_state)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the log, the best weights and the mined tuples to Lightning's state."""
         checkpoint["doubtless"] = {
             "schema": SCHEMA,
             "rows": self.rows,
@@ -195,6 +201,7 @@ class TrainingModule(LightningModule):
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Goes on with what a checkpoint kept."""
         kept = checkpoint["doubtless"]
         self.rows = list(kept["rows"])
         self.best_score = kept["best_score"]
@@ -226,30 +233,30 @@ def validation_scores(
     asking = answering = torch.arange(len(labels), device=labels.device)
     if places is not None:
         truth = Positions(places.position.to(labels.device), places.radius)
-        asked = places.query.to(labels.device)
-        asking, answering = asking[asked], asking[~asked]
+        is_query = places.query.to(labels.device)
+        asking, answering = asking[is_query], asking[~is_query]
     asked_truth, gallery_truth = (_rows_of(truth, rows) for rows in (asking, answering))
     positives = count_right(asked_truth, gallery_truth, leave_one_out=places is None)  # (queries,)
     counted = torch.nonzero(positives)[:, 0]
     queries = asking[counted]
     precision = torch.zeros(len(labels), dtype=torch.double, device=labels.device)
     right = torch.zeros_like(precision)
-    for rows, found in ranked(
+    for rows, nearest in ranked(
         direction[queries],
         direction[answering],
         depth=positives[counted],
         exclude=queries if places is None else None,
     ):
         relevant = is_right(
-            asked_truth, gallery_truth, rows=counted[rows], found=found.index
+            asked_truth, gallery_truth, rows=counted[rows], found=nearest.index
         )  # (chunk, depth)
         precision[queries[rows]] = map_at_r(relevant, positives[counted[rows]])
         right[queries[rows]] = recall_at(relevant, 1).double()
     count = max(len(queries), 1)
     scores = {"map@r": float(precision.sum()) / count, "recall@1": float(right.sum()) / count}
     if uncertainty is not None and len(queries):
-        found_errors = error_auroc(uncertainty[queries].double(), right[queries] > 0)
-        scores["error_auroc"] = 0.5 if math.isnan(found_errors) else found_errors
+        separated = error_auroc(uncertainty[queries].double(), right[queries] > 0)
+        scores["error_auroc"] = 0.5 if math.isnan(separated) else separated
     return scores
 
 
