@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ASKING = (
@@ -14,7 +17,7 @@ ASKING = (
     "runs.evaluation",
     "methods.lam_online",
 )
-SLOW = {"lightning", "torchvision", "timm", "pytorch_metric_learning", "sklearn", "matplotlib", "gradio"}
+SLOW = {"lightning", "torchvision", "timm", "pytorch_metric_learning", "sklearn", "gradio"}
 
 
 def test_asking_a_model_imports_nothing_that_only_training_needs() -> None:
@@ -25,6 +28,34 @@ def test_asking_a_model_imports_nothing_that_only_training_needs() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.split() == []
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    names = {"pillow": "PIL", "faiss-cpu": "faiss", "scikit-learn": "sklearn", "pyyaml": "yaml"}
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    required = [re.split(r"[\[<>=! ]", line)[0] for line in project["dependencies"]]
+    declared = {names.get(name, name.replace("-", "_")) for name in required}
+    of_extras = {
+        "fastapi",
+        "starlette",
+        "uvicorn",
+        "gradio",
+        "pyarrow",
+        "ray",
+        "onnx",
+        "onnxruntime",
+        "onnxscript",
+    }
+    of_extras |= {"pymilvus", "milvus_lite", "grpc"}
+    imported: set[str] = set()
+    for path in (root / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    assert imported - sys.stdlib_module_names - {"doubtless"} - of_extras == declared
 
 
 def test_a_service_has_imported_what_its_first_picture_needs(tiny_run: Path, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def test_start_is_light(arguments: list[str]) -> None:
         "lightning",
         "timm",
         "pydantic",
-        "matplotlib",
+        "scipy",
         "sklearn",
         "PIL",
         "yaml",
