@@ -81,18 +81,9 @@ def tune(
     the best one's two neighbours: a score may change much from one τ of a grid to the next. `meant_for` is the
     size of the gallery to be calibrated for, n or larger (consensus-ece only).
     """
-    if prior not in ("marginal", "validation"):
-        raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
     if len(features) != len(labels):
         raise InputError(f"Every image needs a label, got {len(features)} features and {len(labels)} labels.")
-    if callable(criterion) and queries is not None:
-        raise InputError(
-            "A criterion that is a function scores all items; leave out queries, or name a criterion."
-        )
-    if meant_for is not None and criterion != "consensus-ece":
-        raise InputError(
-            "A gallery size, meant_for, calibrates votes: it goes with the criterion consensus-ece."
-        )
+    _check_choices(criterion, prior, queries, meant_for)
     doublings = None if meant_for is None else doublings_to(meant_for, len(labels))
     score = _criterion(criterion, generator, posterior.weight.device, doublings)
     labels = labels.to(posterior.weight.device)
@@ -116,6 +107,22 @@ def tune(
         trials += trials_at(_points(posterior, closer, kept))
         best = max(trials, key=lambda trial: trial.score)
     return Tuned(posterior.with_scale(best.scale, best.prior_precision), trials)
+
+
+def _check_choices(
+    criterion: str | Criterion, prior: str, queries: Tensor | None, meant_for: int | None
+) -> None:
+    """Refuses what there is not, and what does not go together."""
+    if prior not in ("marginal", "validation"):
+        raise InputError(f"There is no prior {prior!r}{nearest(prior, ['marginal', 'validation'])}")
+    if callable(criterion) and queries is not None:
+        raise InputError(
+            "A criterion that is a function scores all items; leave out queries, or name a criterion."
+        )
+    if meant_for is not None and criterion != "consensus-ece":
+        raise InputError(
+            "A gallery size, meant_for, calibrates votes: it goes with the criterion consensus-ece."
+        )
 
 
 def _points(
