@@ -56,7 +56,7 @@ def calibrate(
     from doubtless.progress import bar
 
     if queries is not None and pairs is not None:
-        raise InputError("calibrate takes --queries or --pairs, and not both.")
+        raise InputError("Calibration takes --queries or --pairs, and not both.")
     targets = Targets(target_error=target_error, confidence=confidence, false_alarm=false_alarm)
     embedding, labels = (None, None) if queries is None else _read_queries(queries)
     with Gallery.open(index, model=model, writable=True) as gallery:
@@ -122,6 +122,7 @@ def print_calibration(record: dict[str, Any], title: str) -> None:
 
 
 def sentences(record: dict[str, Any]) -> list[str]:
+    """What a calibration promises, and on what that rests, in words."""
     if "abstention" not in record:
         return [f"Match probability from {record['pairs']} pairs; abstention needs labelled queries."]
     presence = record["presence"]

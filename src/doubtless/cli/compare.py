@@ -36,7 +36,7 @@ def compare(
     from doubtless.progress import bar
 
     if model is None and index is None:
-        raise InputError("compare needs --index INDEX or --model RUN: something must embed the images.")
+        raise InputError("Comparing needs --index INDEX or --model RUN: something must embed the images.")
     if index is None:
         assert model is not None
         result = compare_by_run(model, first, second, prior=prior, progress=bar)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from doubtless.runs import Run
 
 
-STRANGERS = 4
+FOREIGN = 4  # pictures of a kind that the gallery does not hold
 TARGET_ERROR = 0.1
 """The demo trains for two minutes on 3,000 images; 5 % could be promised for few of its answers."""
 IMAGES, INDEX = "gallery-images", "gallery"
@@ -44,7 +44,7 @@ class DemoGallery:
     """What the calibration promises, a sentence."""
 
 
-def make_gallery(run: Run, *, stranger: str = "digits") -> DemoGallery:
+def make_gallery(run: Run, *, foreign: str = "digits") -> DemoGallery:
     """Writes the test images beside the run, indexes them with its model and calibrates the index.
 
     What an earlier call has made is taken as it is.
@@ -59,9 +59,9 @@ def make_gallery(run: Run, *, stranger: str = "digits") -> DemoGallery:
     if not (run.path / INDEX).is_dir():
         _write_images(run.path / IMAGES, data.source, [row for row in test if row not in set(asked)])
         Gallery.create(run.path / INDEX, run.path / IMAGES, model=run.path).close()
-    others = open_source(stranger)
+    others = open_source(foreign)
     examples = [_example(data.source, row) for row in asked]
-    examples += [_example(others, row) for row in range(min(STRANGERS, len(others)))]
+    examples += [_example(others, row) for row in range(min(FOREIGN, len(others)))]
     return DemoGallery(run.path / INDEX, examples, _calibrated(run.path / INDEX))
 
 
@@ -84,7 +84,7 @@ def one_of_each(source: Source, rows: Sequence[int]) -> list[int]:
 
 
 def _write_images(folder: Path, source: Source, rows: Sequence[int]) -> None:
-    """One folder a class, as anyone's photographs would lie there."""
+    """One folder per class, as anyone's photographs would lie there."""
     from PIL import Image
 
     for row in rows:

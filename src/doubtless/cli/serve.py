@@ -108,6 +108,7 @@ def run(app: Any, *, host: str, port: int) -> None:
 
 
 def refuse_without_extra(page: bool) -> None:
+    """Says what must be installed before anything can be served."""
     from importlib.util import find_spec
 
     needed = ["fastapi", "uvicorn", "python_multipart", *(["gradio"] if page else [])]

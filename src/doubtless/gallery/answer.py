@@ -18,7 +18,7 @@ DECISIONS: tuple[Decision, ...] = ("answer", "abstain", "not-in-gallery")
 ANSWER, ABSTAIN, NOT_IN_GALLERY = range(3)
 
 
-class ItemLike(Protocol):
+class _Item(Protocol):
     """What an index knows of an item."""
 
     @property
@@ -31,20 +31,25 @@ class ItemLike(Protocol):
     def metadata(self) -> Mapping[str, Any]: ...
 
 
-class ItemLookup(Protocol):
+class _Lookup(Protocol):
     """Where items are looked up: an `Index`."""
 
-    def items(self, rows: Tensor) -> Sequence[ItemLike]: ...
+    def items(self, rows: Tensor) -> Sequence[_Item]: ...
 
 
-class Parts(Protocol):
-    """A combined doubt of n queries: `DoubtParts` of a fitted `Doubt`."""
+class Doubted(Protocol):
+    """A combined doubt of n queries with its parts: `DoubtParts` of a fitted `Doubt`."""
 
     @property
-    def total(self) -> Tensor: ...
+    def total(self) -> Tensor:
+        """(n,) in [0, 1]."""
+
     @property
-    def parts(self) -> Mapping[str, Tensor]: ...
-    def reason(self, query: int) -> str: ...
+    def parts(self) -> Mapping[str, Tensor]:
+        """Source → (n,)."""
+
+    def reason(self, query: int) -> str:
+        """A sentence that names the largest part."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,7 @@ class Answers:
     hits may be deeper than k, the number shown: covering sets reach further.
     """
 
-    index: ItemLookup
+    index: _Lookup
     hits: Hits
     k: int
     decision: Tensor  # (n,) codes of DECISIONS
@@ -163,7 +168,7 @@ class Answers:
     covering: Tensor | None = None  # (n,) size of the covering set, 0: none
     presence: Tensor | None = None  # (n,) p-value of being in the gallery
     total_doubt: Tensor | None = None  # (n,) what is decided by: combined, or 1 − P(first hit right)
-    doubt: Parts | None = None
+    doubt: Doubted | None = None
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -178,6 +183,7 @@ class Answers:
         return {} if self.doubt is None else self.doubt.parts
 
     def decisions(self) -> list[Decision]:
+        """Of every query, in words."""
         return [DECISIONS[code] for code in self.decision.tolist()]
 
     def __getitem__(self, index: int) -> Answer:

@@ -188,7 +188,9 @@ class Gallery:
             raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
         one = is_one(what)
         queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
-        judge = self.judge if score in (None, self.index.settings.score) else Judge.of_nothing(str(score))
+        judge = self.judge
+        if score is not None and score != self.index.settings.score:
+            judge = Judge.of_nothing(score)
         hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
         answers = judge.answers(
             hits,

@@ -22,7 +22,7 @@ from doubtless.calibration.risk import RiskControl
 from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
-from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, Answers, Parts, Promise, finite
+from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, Answers, Doubted, Promise, finite
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits
 
@@ -47,9 +47,8 @@ COMBINED, PROBABILITY = "combined", "probability"
 class DoubtLike(Protocol):
     """A fitted combined doubt."""
 
-    def of(
-        self, hits: Hits, features: Tensor | None = None, *, queries: Embedding | None = None
-    ) -> Parts: ...
+    def of(self, hits: Hits, features: Tensor | None = None, *, queries: Embedding | None = None) -> Doubted:
+        """The doubt of n queries and its parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +131,8 @@ class Judge:
         A `doubt` that abstention was not calibrated for adds its parts to answers, and decides nothing.
         """
         self.doubt: DoubtLike | None = calibrated.doubt if doubt is None else doubt
+        # Features before the head are what only an image has: a vector's novelty is then not looked at.
+        self.wants_features = isinstance(self.doubt, Doubt) and self.doubt.wants_features
         control = calibrated.risk
         if control is not None and (target_error, error_confidence) != (None, None):
             control = control.at(target_error=target_error, confidence=error_confidence)
@@ -153,11 +154,6 @@ class Judge:
         """Hits that must be searched for k of them to be judged."""
         return k if self.calibrated.calibrator is None else max(k, DEPTH)
 
-    @property
-    def wants_features(self) -> bool:
-        """Whether the doubt looks at a query's features before the head, which only an image has."""
-        return isinstance(self.doubt, Doubt) and self.doubt.wants_features
-
     def answers(
         self,
         hits: Hits,
@@ -176,14 +172,14 @@ class Judge:
         """
         calibrated = self.calibrated
         chance = None if calibrated.calibrator is None else calibrated.calibrator.probability(hits)
+        sizes = None
+        if calibrated.covering is not None and chance is not None:
+            sizes = calibrated.covering.sizes(chance[:, :DEPTH], confidence=confidence)
         p_value = None if calibrated.presence is None else calibrated.presence.p_value(hits)
         doubt = None if self.doubt is None else self.doubt.of(hits, features, queries=embedding)
         total = None if chance is None else 1 - chance[:, 0]
         if doubt is not None and (calibrated.is_combined or total is None):
             total = doubt.total
-        sizes = None
-        if calibrated.covering is not None and chance is not None:
-            sizes = calibrated.covering.sizes(chance[:, :DEPTH], confidence=confidence)
         by_vector = features is None and self.wants_features
         return Answers(
             index=index,

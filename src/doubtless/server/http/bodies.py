@@ -46,7 +46,7 @@ def content_type(request: Request, *accepted: str) -> str:
     """Which of the accepted types a body has; 415 for others."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in accepted:
-        raise HTTPException(415, f"a body of type {' or '.join(accepted)} is needed.")
+        raise HTTPException(415, f"A body of type {' or '.join(accepted)} is needed.")
     return given
 
 

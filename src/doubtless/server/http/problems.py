@@ -38,7 +38,7 @@ class Problem(BaseModel):
                     "type": "about:blank",
                     "title": "Unsupported Media Type",
                     "status": 415,
-                    "detail": "this is no image of an accepted type: JPEG, PNG, WEBP, BMP, GIF.",
+                    "detail": "This is no image of an accepted type: JPEG, PNG, WEBP, BMP, GIF.",
                 }
             ]
         }
@@ -54,15 +54,17 @@ class BodyError(Exception):
     """A body whose fields are not as they should be; becomes a problem with status 422."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
-        super().__init__("the request's body is not as it should be.")
+        super().__init__("The request's body is not as it should be.")
         self.faults = list(faults)
 
     @classmethod
     def of(cls, error: ValidationError | RequestValidationError) -> BodyError:
+        """The first faults that pydantic found."""
         return cls([Fault(at=_place(one["loc"]), detail=one["msg"]) for one in error.errors()[:20]])
 
 
 def document(status: int, detail: str, faults: Sequence[Fault] = ()) -> bytes:
+    """A problem document as JSON."""
     title = HTTPStatus(status).phrase
     problem = Problem(title=title, status=status, detail=detail, errors=list(faults) or None)
     return json.dumps(problem.model_dump(exclude_none=True)).encode()
@@ -71,6 +73,7 @@ def document(status: int, detail: str, faults: Sequence[Fault] = ()) -> bytes:
 def response(
     status: int, detail: str, faults: Sequence[Fault] = (), *, headers: Mapping[str, str] | None = None
 ) -> Response:
+    """A problem document as a response."""
     body = document(status, detail, faults)
     return Response(body, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
@@ -80,12 +83,12 @@ def install(app: FastAPI) -> None:
 
     def http_error(_: Request, error: Any) -> Response:
         assert isinstance(error, HTTPException)
-        detail = str(error.detail) if error.status_code != 404 else "there is nothing at this address."
+        detail = str(error.detail) if error.status_code != 404 else "There is nothing at this address."
         return response(error.status_code, detail, headers=error.headers)
 
     def unreadable(_: Request, error: Any) -> Response:
         found = error if isinstance(error, BodyError) else BodyError.of(error)
-        return response(422, "the request is not as it should be.", found.faults)
+        return response(422, "The request is not as it should be.", found.faults)
 
     def refused(_: Request, error: Any) -> Response:
         status = error.status if isinstance(error, ServiceError) else 422

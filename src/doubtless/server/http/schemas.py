@@ -29,6 +29,8 @@ WHERE = {"label": ["Sneaker", "Sandal"], "shelf": 3}
 
 
 class Strict(BaseModel):
+    """A body whose every field is known and of its own type."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
@@ -37,7 +39,7 @@ class EmbeddingBody(Strict):
 
     location: Annotated[list[Number], Field(min_length=1, max_length=65_536)]
     variance: Annotated[list[Number], Field(min_length=1, max_length=65_536)] | None = Field(
-        None, description="Of Gaussian families: one number, or one a dimension."
+        None, description="Of Gaussian families: one number, or one per dimension."
     )
     concentration: Number | None = Field(None, description="Of von Mises-Fisher distributions.")
 
@@ -51,7 +53,7 @@ class EmbeddingBody(Strict):
         wanted = set(FAMILIES[family].item_axes)
         if set(given) != wanted:
             raise InputError(
-                f"an embedding of this index ({family}) has {', '.join(sorted(wanted))}; got "
+                f"An embedding of this index ({family}) has {', '.join(sorted(wanted))}; got "
                 f"{', '.join(sorted(given))}."
             )
         return FAMILIES[family](given)
@@ -84,11 +86,15 @@ class CompareBody(Strict):
 
 
 class CompareForm(BaseModel):
+    """The fields beside the two images of a comparison."""
+
     model_config = ConfigDict(extra="forbid")
     prior: Prior = 0.5
 
 
 class EmbedForm(BaseModel):
+    """An image to be embedded has no fields beside it."""
+
     model_config = ConfigDict(extra="forbid")
 
 
@@ -161,6 +167,7 @@ class CompareReply(BaseModel):
 
     @classmethod
     def of(cls, found: PairAnswer) -> CompareReply:
+        """What a comparison gave, in finite numbers."""
         doubts = None if found.uncertainty is None else [finite(one) for one in found.uncertainty]
         return cls(
             same=found.same,
@@ -203,6 +210,8 @@ class ItemReply(BaseModel):
 
 
 class ModelReply(BaseModel):
+    """What embeds."""
+
     method: str
     fingerprint: str | None
     channels: int
@@ -229,8 +238,11 @@ class InfoReply(BaseModel):
 
 
 class HealthReply(BaseModel):
+    """It is alive."""
+
     status: Literal["ok"] = "ok"
 
 
 def image_address(id: str) -> str:
+    """Where the image of an item is served."""
     return f"/v1/items/{quote(id, safe='')}/image"

@@ -1,6 +1,6 @@
 """Who may ask, and how much: a token, hosts, origins, the size and the time of a body.
 
-Without a token only this machine is served, and then a web page of a stranger, open in the same browser, must not
+Without a token only this machine is served, and then a foreign web page, open in the same browser, must not
 be able to ask: requests must name this host (against DNS rebinding), and what changes anything must not come from
 another origin. No CORS header is ever sent.
 """
@@ -26,7 +26,7 @@ OPEN = frozenset({"/healthz"})
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY_SECONDS = 60.0
 """A body that takes longer to arrive is not waited for."""
-INSIDE = "something went wrong inside; it has been logged."
+INSIDE = "Something went wrong inside; it has been logged."
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "SAMEORIGIN",
@@ -47,6 +47,7 @@ class Guard:
         self.hosts = None if hosts is None else frozenset(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers what is refused, and hands on the rest."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -73,17 +74,17 @@ class Guard:
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         headers = Headers(scope=scope)
         if self.hosts is not None and _host_name(headers.get("host", "")) not in self.hosts:
-            return 421, "this server is not known under the host that was asked for.", {}
+            return 421, "This server is not known under the host that was asked for.", {}
         if scope.get("method", "POST") not in SAFE and not _same_origin(headers):
-            return 403, "requests from pages of another origin are not answered.", {}
+            return 403, "Requests from pages of another origin are not answered.", {}
         if self.token is not None and scope["path"] not in OPEN and not self._knows(headers):
             scheme = "Bearer" if scope["path"].startswith("/v1/") else 'Basic realm="doubtless"'
-            return 401, "a token is needed: Authorization: Bearer TOKEN.", {"WWW-Authenticate": scheme}
+            return 401, "A token is needed: Authorization: Bearer TOKEN.", {"WWW-Authenticate": scheme}
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             return 400, "Content-Length is no number.", {}
         if int(length[:20]) > self.upload:
-            return 413, f"the body has more than the {self.upload:,} bytes that are accepted.", {}
+            return 413, f"The body has more than the {self.upload:,} bytes that are accepted.", {}
         return None
 
     def _knows(self, headers: Headers) -> bool:
@@ -131,6 +132,7 @@ class Protected:
         self.send, self.started = send, False
 
     async def __call__(self, message: Message) -> None:
+        """Sends a message, the first one with the headers."""
         if message["type"] == "http.response.start":
             self.started = True
             message["headers"] = list(message.get("headers", ()))
@@ -151,11 +153,11 @@ def _limited(receive: Receive, largest: int) -> Receive:
         try:
             message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
         except TimeoutError:
-            raise HTTPException(408, "the body took too long to arrive.") from None
+            raise HTTPException(408, "The body took too long to arrive.") from None
         seen += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         if seen > largest:
-            raise HTTPException(413, f"the body has more than the {largest:,} bytes that are accepted.")
+            raise HTTPException(413, f"The body has more than the {largest:,} bytes that are accepted.")
         return message
 
     return counted

@@ -79,6 +79,7 @@ class Fence:
         self.app, self.streams = app, streams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hides what of the page's own API nobody needs, and keeps an eye on its streams."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -60,6 +60,7 @@ class GalleryPicture:
 
     @property
     def is_probability(self) -> bool:
+        """Whether doubts are those that abstention goes by."""
         return self.by == BY_PROBABILITY
 
 

@@ -36,6 +36,7 @@ def page_head() -> str:
 
 @cache
 def read(name: str) -> str:
+    """A file of the page, as text."""
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 

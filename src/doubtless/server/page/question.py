@@ -117,7 +117,7 @@ def disturb(image: Tensor, strengths: Mapping[str, float]) -> Tensor:
     True
     """
     if unknown := [name for name in strengths if name not in CORRUPTIONS]:
-        raise InputError(f"a picture can be disturbed by {', '.join(CORRUPTIONS)}, got {unknown[0]!r}.")
+        raise InputError(f"A picture can be disturbed by {', '.join(CORRUPTIONS)}, got {unknown[0]!r}.")
     for name, corruption in CORRUPTIONS.items():
         image = corruption(image, strengths.get(name, 0.0))
     return image
@@ -125,10 +125,10 @@ def disturb(image: Tensor, strengths: Mapping[str, float]) -> Tensor:
 
 def _check(image: Tensor, strength: float) -> None:
     if not 0 <= strength <= 1:
-        raise InputError(f"the strength of a disturbance must lie between 0 and 1, got {strength}.")
+        raise InputError(f"The strength of a disturbance must lie between 0 and 1, got {strength}.")
     if image.dim() != 3 or image.dtype != torch.uint8 or 0 in image.shape:
         raise InputError(
-            f"a picture to disturb must be uint8 of shape (C, H, W), got {image.dtype} of {tuple(image.shape)}."
+            f"A picture to disturb must be uint8 of shape (C, H, W), got {image.dtype} of {tuple(image.shape)}."
         )
 
 
@@ -195,13 +195,13 @@ def bytes_of(address: str | None, limits: Limits) -> bytes:
     """The bytes of a base64 ``data:`` address; nothing else is followed: no file, no other machine."""
     head, found, body = (address or "").partition(";base64,")
     if not found or not head.startswith("data:"):
-        raise InputError("a picture must come as a base64 data address.")
+        raise InputError("A picture must come as a base64 data address.")
     if len(body) > limits.upload * 4 // 3 + 4:
-        raise InputError(f"the picture has more than the {limits.upload:,} bytes that are accepted.")
+        raise InputError(f"The picture has more than the {limits.upload:,} bytes that are accepted.")
     try:
         return base64.b64decode(body, validate=True)
     except (binascii.Error, ValueError):
-        raise InputError("the picture's data address is not base64.") from None
+        raise InputError("The picture's data address is not base64.") from None
 
 
 def shrunk(image: Tensor) -> Tensor:

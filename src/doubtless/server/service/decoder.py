@@ -1,4 +1,4 @@
-"""Images from strangers: what they are is read from their first bytes, how large from their header, both before
+"""Images from outside: what they are is read from their first bytes, how large from their header, both before
 anything is decoded; decoding itself stops when its time is over.
 
 Accepted are JPEG, PNG, WebP, BMP and GIF (its first frame). TIFF is not: its decoder reads whole files at once, in
@@ -53,7 +53,7 @@ class Limits:
     upload    bytes of a request's body
     pixels    of an image, as its header says
     seconds   to decode an image
-    k         hits a query may ask for
+    k         hits that a query may ask for
     """
 
     upload: int = 20 << 20
@@ -63,7 +63,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         if min(self.upload, self.pixels, self.k) < 1 or self.seconds <= 0:
-            raise InputError(f"limits must be positive, got {self}.")
+            raise InputError(f"Limits must be positive, got {self}.")
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class DeadlineReader(io.BytesIO):
         self.until = until
 
     def read(self, size: int | None = -1, /) -> bytes:
+        """As `io.BytesIO`, until the moment has come."""
         if time.monotonic() > self.until:
             raise TimeoutError
         return super().read(size)
@@ -91,8 +92,8 @@ class DeadlineReader(io.BytesIO):
 def decode(data: bytes, limits: Limits) -> Picture:
     """An upload as pixels, or the reason why not."""
     if len(data) > limits.upload:
-        raise LargeImageError(f"the image has {len(data):,} bytes; at most {limits.upload:,} are accepted.")
-    late = ImageError(f"the image took longer than {limits.seconds:g} s to decode.")
+        raise LargeImageError(f"The image has {len(data):,} bytes; at most {limits.upload:,} are accepted.")
+    late = ImageError(f"The image took longer than {limits.seconds:g} s to decode.")
     try:
         with Image.open(
             DeadlineReader(data, time.monotonic() + limits.seconds), formats=tuple(MEDIA_TYPES)
@@ -104,16 +105,16 @@ def decode(data: bytes, limits: Limits) -> Picture:
         raise
     except UnidentifiedImageError:
         raise UnsupportedImageError(
-            f"this is no image of an accepted type: {', '.join(MEDIA_TYPES)}."
+            f"This is no image of an accepted type: {', '.join(MEDIA_TYPES)}."
         ) from None
     except Image.DecompressionBombError:
         raise LargeImageError(
-            f"the image has more than the {limits.pixels:,} pixels that are accepted."
+            f"The image has more than the {limits.pixels:,} pixels that are accepted."
         ) from None
     except TimeoutError:
         raise late from None
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        raise ImageError("the image is damaged and cannot be decoded.") from error
+        raise ImageError("The image is damaged and cannot be decoded.") from error
 
 
 def sniffed(data: bytes) -> str | None:
@@ -129,11 +130,11 @@ def refuse_shape(width: int, height: int, limits: Limits) -> None:
     """Refuses what is too large, or too long and thin, to be prepared for a model."""
     if width * height > limits.pixels:
         raise LargeImageError(
-            f"the image has {width}×{height} pixels; at most {limits.pixels:,} are accepted."
+            f"The image has {width}×{height} pixels; at most {limits.pixels:,} are accepted."
         )
     if max(width, height) > LONGEST * min(width, height):
         raise ImageError(
-            f"the image has {width}×{height} pixels; one side may be {LONGEST} times the other at most."
+            f"The image has {width}×{height} pixels; one side may be {LONGEST} times the other at most."
         )
 
 
@@ -182,12 +183,13 @@ class Decoder:
         return self._pending
 
     def submit(self, data: bytes) -> Future[Picture]:
+        """The picture, when it is decoded; refused where too many wait."""
         job = _Job(data)
         with self._lock:
             if self._stop.is_set():
-                raise OverloadedError("the service is closed; it takes no more requests.")
+                raise OverloadedError("The service is closed; it takes no more requests.")
             if self._pending >= WAITING or self.lost >= LOST * self.workers:
-                raise OverloadedError("too many images are waiting to be decoded; try again later.")
+                raise OverloadedError("Too many images are waiting to be decoded; try again later.")
             self._pending += 1
         self._queue.put(job)
         return job.future
@@ -245,5 +247,5 @@ class Decoder:
             for job in late:
                 self._start_worker()
                 self._finish(
-                    job, ImageError(f"the image took longer than {self.limits.seconds:g} s to decode.")
+                    job, ImageError(f"The image took longer than {self.limits.seconds:g} s to decode.")
                 )

@@ -3,7 +3,7 @@
 What calibration promises, it promises for queries like its own. Under that assumption the doubts of recent queries
 and those of the calibration are exchangeable, and two tests of two samples are exact whatever the doubt is: the
 largest difference of the two distributions (Kolmogorov-Smirnov), and how many of the recent queries lie above the
-calibration's 95 % quantile (Fisher's exact test), which sees a few strangers among many.
+calibration's 95 % quantile (Fisher's exact test), which sees a few odd ones among many.
 
 Both look at the last `WINDOW` queries, once every `STRIDE`. Their level is chosen by the union bound, so that among
 1,000 queries like the calibration's the alarm is raised with probability `FALSE_ALARM` at most.
@@ -47,6 +47,7 @@ class DriftState:
     p_value: float
 
     def sentence(self) -> str:
+        """What to tell whoever asks, where there is an alarm."""
         return (
             f"The last {self.queries} queries are not like those the index was calibrated on ({self.above:.0%} of "
             f"them are more doubtful than all but {1 - HIGH:.0%} were): its promises do not hold for them. "

@@ -52,9 +52,10 @@ class Items:
             self.shelf.recover(self._path_of)
 
     def get(self, id: str) -> Item:
+        """What is known of an item; `NotFoundError` where there is none."""
         item = self.gallery.item(id)
         if item is None:
-            raise NotFoundError("there is no item of this id.")
+            raise NotFoundError("There is no item of this id.")
         return item
 
     def add(
@@ -72,7 +73,7 @@ class Items:
         with self.writing:
             if self.gallery.item(id) is not None:
                 raise ConflictError(
-                    "there is an item of this id already; remove it first, or choose another id."
+                    "There is an item of this id already; remove it first, or choose another id."
                 )
             if image is None:
                 self.gallery.add(embedding=embedding, ids=[id], labels=[label], metadata=[metadata])
@@ -100,7 +101,7 @@ class Items:
         """The image of an item, if it is one of an accepted type that may be shown."""
         path = self.get(id).path
         file = None if path is None else self._image_file(path)
-        nothing = NotFoundError("this item has no image that can be shown.")
+        nothing = NotFoundError("This item has no image that can be shown.")
         try:
             if file is None or not file.is_file() or file.stat().st_size > self.largest:
                 raise nothing
@@ -113,8 +114,9 @@ class Items:
         return StoredImage(data, media_type)
 
     def refuse_read_only(self) -> None:
+        """Refuses changes where nothing may be changed."""
         if self.read_only:
-            raise ReadOnlyError("this service is read-only.")
+            raise ReadOnlyError("This service is read-only.")
 
     def _path_of(self, id: str) -> str | None:
         item = self.gallery.item(id)
@@ -157,6 +159,7 @@ class Shelf:
         return path is not None and path.startswith(f"{FOLDER}/")
 
     def file(self, place: str) -> Path:
+        """The file at a place."""
         return self.index / place
 
     def write(self, place: str, data: bytes) -> None:

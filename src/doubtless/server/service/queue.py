@@ -53,7 +53,7 @@ class Batching:
     def __post_init__(self) -> None:
         if self.size < 1 or self.queue < 1 or not 0 <= self.wait <= 60:
             raise InputError(
-                "batches need a size and a queue of at least 1 and a wait of 0 to 60 seconds, got "
+                "Batches need a size and a queue of at least 1 and a wait of 0 to 60 seconds, got "
                 f"size {self.size}, queue {self.queue}, wait {self.wait}."
             )
 
@@ -92,7 +92,7 @@ class Batcher(Generic[Item, Result]):
         future: Future[Result] = Future()
         with self._lock:
             if self._closed:
-                raise OverloadedError("the service is closed; it takes no more requests.")
+                raise OverloadedError("The service is closed; it takes no more requests.")
             if self._queue.qsize() >= self.settings.queue:
                 raise OverloadedError(f"{self.settings.queue} requests are waiting already; try again later.")
             self._queue.put((asked, future))

@@ -112,7 +112,7 @@ class Service:
     def embed(self, images: Sequence[ImageLike]) -> Embedding:
         """What the model makes of images, on the CPU."""
         if not images:
-            raise InputError("there is no image to embed.")
+            raise InputError("There is no image to embed.")
         prepared = [self._prepared(image) for image in images]
         futures = [self.submit(Query(pixels=pixels)) for pixels in prepared]
         return Embedding.cat([future.result().embedding for future in futures])
@@ -144,10 +144,11 @@ class Service:
         confidence: float = 0.9,
         watched: bool = True,
     ) -> Question:
+        """What an answer is wanted for, within the limits."""
         if not 1 <= k <= self.limits.k:
             raise InputError(f"k must lie between 1 and {self.limits.k}, got {k}.")
         if not 0 < confidence < 1:
-            raise InputError(f"confidence must lie between 0 and 1, got {confidence}.")
+            raise InputError(f"Confidence must lie between 0 and 1, got {confidence}.")
         return Question(k, where, confidence, watched)
 
     def fitted(self, embedding: Embedding) -> Embedding:
@@ -216,7 +217,7 @@ class Service:
 
     def _needed_decoder(self) -> Decoder:
         if self.decoder is None:
-            raise InputError("this index is served without a model; ask with embeddings.")
+            raise InputError("This index is served without a model; ask with embeddings.")
         return self.decoder
 
     def _prepared(self, image: ImageLike) -> Tensor:
