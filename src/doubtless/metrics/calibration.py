@@ -67,7 +67,7 @@ def rank_ece(uncertainty: Tensor, values: Tensor) -> float:
 
 
 def _rank_eces(scored: Scored) -> Form | dict[str, Form]:
-    """Of the learned uncertainty only; the confidence of a free one would be no more than its rank either."""
+    """One per map@k, of the learned uncertainty only: the papers report it of what was learned."""
     precisions = {
         name.replace("map@", "ece@"): values
         for name, values in scored.values.items()
@@ -86,7 +86,7 @@ register(
         measure=_rank_eces,
         group=CALIBRATION,
         higher=False,
-        paired=False,
+        paired=False,  # a rank says nothing of which method is better
         note="ece@k is of a rank, not of a probability: a perfect retriever scores 0.45.",
     )
 )
