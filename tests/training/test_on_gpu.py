@@ -31,6 +31,9 @@ def test_train_measure_and_report(tiny_config, tmp_path: Path, method: str) -> N
     on_cpu = embed_images(run.load_method(), data.test).direction
     on_gpu = embed_images(run.load_method().to("cuda"), data.test).direction
     torch.testing.assert_close(on_gpu.cpu(), on_cpu, atol=1e-3, rtol=0)
+    assert run.method.device.type == "cuda"  # what was measured above, from memory
+    in_memory = embed_images(run.method, run.data.test).direction
+    torch.testing.assert_close(in_memory, on_gpu, atol=1e-5, rtol=0)
 
 
 def test_what_follows_a_training_stays_on_the_gpu(
