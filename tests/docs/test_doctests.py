@@ -22,7 +22,7 @@ def _dotted(path: Path) -> str:
 MODULES = [_dotted(path) for path in sorted(SRC.rglob("*.py")) if ">>> " in path.read_text()]
 
 
-FURNITURE = ("runs/first", "photos", "photo.jpg", "vectors.npy", "gallery")
+FURNITURE = ("runs/first", "photos", "photo.jpg", "shoe.jpg", "vectors.npy", "gallery")
 """What examples find in their folder, as far as they name it."""
 
 

@@ -72,7 +72,7 @@ SOURCES: Registry[SourceKind] = Registry(
 def source_kind(form: str, what: str) -> Callable[[Callable[[SourceRequest], Any]], SourceKind]:
     """Registers a function that opens a kind of source; it becomes the `SourceKind`.
 
-    >>> @source_kind("noise:COUNT", "so many images of noise")                         # doctest: +SKIP
+    >>> @source_kind("noise:COUNT", "so many images of noise")  # would stay registered  # doctest: +SKIP
     ... def noise(request):
     ...     return [(torch.rand(1, 28, 28), number % 2) for number in range(int(request.rest))]
     """

@@ -306,7 +306,13 @@ class Index(ABC):
         where: {"label": [...], name of metadata: value or list of values}; items for which all hold are searched.
         score: "direction" (cosine) or "expected-distance"; the index's own by default.
 
-        >>> index.search(queries, 10, where={"label": ["cat"], "year": 2024})     # doctest: +SKIP
+        >>> from doubtless.index.folder import FolderIndex
+        >>> with FolderIndex.create("animals", family="point", dim=2) as index:
+        ...     animals = Embedding.point(torch.eye(2))
+        ...     index.add(animals, ["a", "b"], labels=["cat", "dog"], metadata=[{"year": 2023}, {"year": 2024}])
+        ...     hits = index.search(animals[:1], 1, where={"label": ["cat", "dog"], "year": 2024})
+        ...     index.items(hits.row[0])[0].id
+        'b'
         """
         score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
         rows, labels = self.rows, self.labels

@@ -47,7 +47,7 @@ class FolderIndex(Index):
     """A folder of embeddings with their doubt.
 
     >>> animals = Embedding.gaussian(torch.eye(3), torch.full((3, 1), 0.1))
-    >>> with FolderIndex.create("animals", family="gaussian", dim=3, variances=1) as index:     # doctest: +SKIP
+    >>> with FolderIndex.create("animals", family="gaussian", dim=3, variances=1) as index:
     ...     index.add(animals, ["a", "b", "c"], labels=["cat", "dog", "cat"])
     ...     hits = index.search(animals[:1], 2)
     ...     index.items(hits.row[0])
@@ -249,8 +249,6 @@ class FolderIndex(Index):
 
         where: {"label": [...], name of metadata: value or list of values}; items for which all hold are searched.
         score: "direction" (cosine) or "expected-distance"; the index's own by default.
-
-        >>> index.search(queries, 10, where={"label": ["cat"], "year": 2024})     # doctest: +SKIP
         """
         score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
         chosen = None

@@ -119,7 +119,9 @@ def embed_files(
 ) -> Embedded:
     """Embeds all images of some sources into a folder of shards; called again, it continues where it was killed.
 
-    >>> embed_files(doubtless.load("runs/first"), "photos", "photos-embedded")        # doctest: +SKIP
+    >>> import doubtless
+    >>> embed_files(doubtless.load("runs/first"), "photos", "photos-embedded").items
+    160
     """
     method, store = method_of(model), ShardStore(Path(out), format)
     store.must_fit()

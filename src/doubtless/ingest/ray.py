@@ -80,7 +80,9 @@ def embed_with_ray(
     The model must be that of a run, which every worker opens by itself. On CPUs the shards are bit for bit
     those of `doubtless.ingest.bulk.embed_files`.
 
-    >>> embed_with_ray(doubtless.load("runs/first"), "photos", "photos-embedded")             # doctest: +SKIP
+    >>> model = doubtless.load("runs/first")  # starts a cluster  # doctest: +SKIP
+    >>> embed_with_ray(model, "photos", "photos-embedded").items  # starts a cluster  # doctest: +SKIP
+    160
     """
     method, options = method_of(model), options or RayOptions()
     if method.folder is None:

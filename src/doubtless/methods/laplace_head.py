@@ -75,8 +75,10 @@ class LaplaceOptions(Section):
 class LaplaceHead(nn.Module):
     """H, τ and λ around a linear head, in buffers: saved, restored and moved with the model they belong to.
 
-    >>> laplace = LaplaceHead(nn.Linear(128, 16), LaplaceOptions())
-    >>> laplace.posterior(head).predict(features)                       # (n, 128) → Embedding of n items
+    >>> head = nn.Linear(128, 16)
+    >>> laplace = LaplaceHead(head, LaplaceOptions())
+    >>> len(laplace.posterior(head).predict(torch.randn(5, 128)))  # (5, 128) → Embedding of 5 items
+    5
     """
 
     scale: Tensor

@@ -34,6 +34,7 @@ class MiningOptions(Section):
 def split_tuples(images: Rows, negatives: int) -> tuple[Rows, Rows, Rows]:
     """Rows (t · (2 + negatives), …) to anchors (t, 1, …), positives (t, 1, …) and negatives (t, negatives, …).
 
+    >>> import torch
     >>> [part.shape[1] for part in split_tuples(torch.zeros(14, 3), 5)]
     [1, 1, 5]
     """

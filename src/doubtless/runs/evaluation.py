@@ -274,8 +274,8 @@ def evaluate_run(
     report     whether report.html is written beside metrics.json
     progress   shows bars, such as `doubtless.progress.bar`
 
-    >>> evaluate_run("runs/first", ood=["digits"])["recall@1"]                  # doctest: +SKIP
-    0.87
+    >>> evaluate_run("runs/first", ood=["digits"], bootstrap=0, report=False)["recall@1"] > 0.5
+    True
     """
     opened = run if isinstance(run, Run) else Run.open(run)
     work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, encoder=encoder, progress=progress)

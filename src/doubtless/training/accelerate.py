@@ -54,9 +54,9 @@ class GraphedStep:
 
     `step(batch)` sets gradients to None, computes loss and gradient and updates the weights, all on the device.
 
-    >>> step = GraphedStep(take_a_step)                                  # doctest: +SKIP
-    >>> step.new_epoch()                                                 # doctest: +SKIP
-    >>> for batch in batches:                                            # doctest: +SKIP
+    >>> step = GraphedStep(take_a_step)  # needs a CUDA device  # doctest: +SKIP
+    >>> step.new_epoch()  # needs a CUDA device  # doctest: +SKIP
+    >>> for batch in batches:  # needs a CUDA device  # doctest: +SKIP
     ...     step(batch)
     """
 

@@ -55,7 +55,9 @@ def train(
     data      data of your own in place of `data.source`: a source's name, a torch `Dataset` of (image, label), a
               list of such pairs, or a function that returns one
 
-    >>> run = train("configs/fashion-sample/deterministic.yaml", "runs/fashion")      # doctest: +SKIP
+    >>> config = {"method": "deterministic", "data": {"source": "digits"}, "training": {"epochs": 1}}
+    >>> train(config, "runs/digits", quiet=True).path.name
+    'digits'
     """
     given, overrides = _given(encoder, data)
     if isinstance(config, str | Path):

@@ -53,7 +53,7 @@ from doubtless.search.hits import Hits
 class MilvusIndex(Index):
     """An index in Milvus.
 
-    >>> with MilvusIndex.create("milvus:animals.db", family="gaussian", dim=3) as index:     # doctest: +SKIP
+    >>> with MilvusIndex.create("milvus:pets", family="point", dim=3) as index:  # starts Milvus  # doctest: +SKIP
     ...     index.add(animals, ["a", "b", "c"], labels=["cat", "dog", "cat"])
     ...     hits = index.search(animals[:1], 2)
 

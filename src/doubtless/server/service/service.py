@@ -34,9 +34,10 @@ ImageLike = bytes | Image.Image | Tensor
 class Service:
     """Answers from an index.
 
-    >>> with Service.open("shoes") as service:                                    # doctest: +SKIP
+    >>> with Service.open("gallery", read_only=True) as service:
     ...     answer = service.answer_images([Path("shoe.jpg").read_bytes()], k=5)[0]
-    >>> answer.decision, answer.hits[0].probability                               # doctest: +SKIP
+    >>> answer.decision in ("answer", "abstain", "not-in-gallery"), len(answer.hits)
+    (True, 5)
     """
 
     def __init__(
