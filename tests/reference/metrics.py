@@ -1,4 +1,4 @@
-"""The metrics of `doubtless.metrics` by brute force: loops, fractions, all orders of ties. Slow and plain on purpose.
+"""The metrics of `doubtless.metrics` by brute force: loops, fractions, all orders of ties; slow on purpose.
 
 Nothing here imports doubtless. Lists in, numbers out.
 """

@@ -51,7 +51,7 @@ WHITE = 255.0
 
 
 class Pixelwise(Protocol):
-    """A step that changes values: `draws` uniform numbers an image decide how."""
+    """A step that changes values: `draws` uniform numbers per image decide how."""
 
     draws: ClassVar[int]
 
@@ -67,6 +67,7 @@ class Jitter:
     ranges: tuple[Range | None, Range | None, Range | None, Range | None]
 
     def apply(self, images: Tensor, draws: Tensor, order: Sequence[int]) -> Tensor:
+        """The parts one after the other, in the order that was drawn for the batch."""
         for part in order:
             among = self.ranges[part]
             if among is not None:
@@ -82,6 +83,7 @@ class Grayscale:
     p: float
 
     def apply(self, images: Tensor, draws: Tensor, order: Sequence[int]) -> Tensor:
+        """Luma in all channels where the draw is below `p`."""
         return torch.where(draws[:, :, None, None] < self.p, gray(images), images)
 
 
@@ -105,6 +107,7 @@ class Erasing:
         return top, whole_up_to(draws[:, -2:-1], wide - width), height, width
 
     def apply(self, images: Tensor, draws: Tensor, order: Sequence[int]) -> Tensor:
+        """Fills every image's rectangle, those of no height with nothing."""
         high, wide = images.shape[-2], images.shape[-1]
         top, left, height, width = self.parameters(draws, (high, wide))
         rows = torch.arange(high, device=images.device)
@@ -123,14 +126,17 @@ def gray(images: Tensor) -> Tensor:
 
 
 def brighten(images: Tensor, factor: Tensor) -> Tensor:
+    """Images (b, C, H, W) times a factor (b, 1, 1, 1), kept within the range of bytes."""
     return (images * factor).clamp(0, WHITE)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from every image's mean grey by a factor (b, 1, 1, 1); 0 is all grey, 1 the image."""
     return _from(gray(images).mean((1, 2, 3), keepdim=True), images, factor)
 
 
 def saturate(images: Tensor, factor: Tensor) -> Tensor:
+    """Away from every pixel's grey by a factor (b, 1, 1, 1); grey images stay as they are."""
     return images if images.shape[1] == 1 else _from(gray(images), images, factor)
 
 
@@ -181,6 +187,7 @@ class Draws(NamedTuple):
     order: tuple[int, ...]
 
     def rows(self, start: int, stop: int) -> Draws:
+        """The chance of some images of the batch; the order is common to all."""
         return self._replace(numbers=self.numbers[start:stop])
 
 

@@ -37,7 +37,7 @@ class Sampling(NamedTuple):
 
 
 class Geometric(Protocol):
-    """A step that moves pixels: `draws` uniform numbers an image decide how."""
+    """A step that moves pixels: `draws` uniform numbers per image decide how."""
 
     draws: ClassVar[int]
 
@@ -65,6 +65,7 @@ class ResizedCrop:
     ratio: Range
 
     def after(self, frame: Frame) -> Frame:
+        """Always `size`."""
         return self.size
 
     def parameters(self, draws: Tensor, frame: Frame) -> tuple[Tensor, ...]:
@@ -83,6 +84,7 @@ class ResizedCrop:
         return tuple(value.unsqueeze(-1) for value in (top, left, height, width))
 
     def back(self, at: Sampling, parameters: tuple[Tensor, ...], frame: Frame) -> Sampling:
+        """Stretched from `size` to the rectangle."""
         top, left, height, width = parameters
         return at._replace(
             x=_stretch(at.x, left, width, self.size[1]), y=_stretch(at.y, top, height, self.size[0])
@@ -107,12 +109,15 @@ class Fit:
     size: Frame
 
     def after(self, frame: Frame) -> Frame:
+        """Always `size`."""
         return self.size
 
     def parameters(self, draws: Tensor, frame: Frame) -> tuple[Tensor, ...]:
+        """Nothing is drawn."""
         return ()
 
     def back(self, at: Sampling, parameters: tuple[Tensor, ...], frame: Frame) -> Sampling:
+        """Stretched from `size` to the whole image."""
         high, wide = frame
         return at._replace(x=_stretch(at.x, 0, wide, self.size[1]), y=_stretch(at.y, 0, high, self.size[0]))
 
@@ -127,6 +132,7 @@ class PaddedCrop:
     fill: float
 
     def after(self, frame: Frame) -> Frame:
+        """Always `size`."""
         return self.size
 
     def room(self, frame: Frame) -> Frame:
@@ -140,6 +146,7 @@ class PaddedCrop:
         return whole_up_to(draws[:, :1, None], down), whole_up_to(draws[:, 1:, None], along)
 
     def back(self, at: Sampling, parameters: tuple[Tensor, ...], frame: Frame) -> Sampling:
+        """Moved by the window's place; outside of the image is `fill`."""
         top, left = parameters
         moved = at._replace(x=at.x + (left - self.padding[0]), y=at.y + (top - self.padding[2]))
         return _framed(moved, frame, self.fill) if any(self.padding) else moved
@@ -154,12 +161,15 @@ class Flip:
     upright: bool
 
     def after(self, frame: Frame) -> Frame:
+        """The same frame."""
         return frame
 
     def parameters(self, draws: Tensor, frame: Frame) -> tuple[Tensor, ...]:
+        """Whether each image is flipped."""
         return (draws[:, :, None] < self.p,)
 
     def back(self, at: Sampling, parameters: tuple[Tensor, ...], frame: Frame) -> Sampling:
+        """Mirrored where the image is flipped."""
         (flips,) = parameters
         if self.upright:
             return at._replace(y=torch.where(flips, frame[0] - at.y, at.y))
@@ -175,12 +185,15 @@ class Rotation:
     fill: float
 
     def after(self, frame: Frame) -> Frame:
+        """The same frame."""
         return frame
 
     def parameters(self, draws: Tensor, frame: Frame) -> tuple[Tensor, ...]:
+        """The angle of each image, in degrees."""
         return (uniform(draws[:, :, None], self.degrees),)
 
     def back(self, at: Sampling, parameters: tuple[Tensor, ...], frame: Frame) -> Sampling:
+        """Turned back about the middle; outside of the image is `fill`."""
         radians = parameters[0] * (math.pi / 180)
         cosine, sine = radians.cos(), radians.sin()
         x, y = at.x - frame[1] / 2, at.y - frame[0] / 2

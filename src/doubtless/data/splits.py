@@ -36,6 +36,7 @@ class Split:
     seed: int
 
     def save(self, path: str | Path) -> None:
+        """Writes it as JSON."""
         parts = {name: getattr(self, name).tolist() for name in ("train", "validation", "test")}
         header = {
             "kind": self.kind,
@@ -47,6 +48,7 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path) -> Split:
+        """Reads what `save` wrote; a damaged file is refused by a sentence."""
         data = read_json(path)
         try:
             parts = {

@@ -32,6 +32,7 @@ class FamilyAnswers(nn.Module):
     beside."""
 
     def forward(self, parameters: Answers) -> Answers:
+        """The answers to n items."""
         raise NotImplementedError
 
 
@@ -54,6 +55,7 @@ class LocationAnswers(FamilyAnswers):
     """Points and Gaussians: the unit vector of the location; tr Σ."""
 
     def forward(self, parameters: Answers) -> Answers:
+        """Direction and, with a variance, uncertainty."""
         location, variance = parameters["location"], parameters.get("variance")
         found = {"direction": normalize(location, dim=-1)}
         if variance is not None:
@@ -69,6 +71,7 @@ class VmfAnswers(FamilyAnswers):
         self.dim = dim
 
     def forward(self, parameters: Answers) -> Answers:
+        """Direction, uncertainty and resultant."""
         location, concentration = parameters["location"], parameters["concentration"]
         kappa = concentration.double().clamp(max=LARGEST_CONCENTRATION)
         resultant = kappa * _bessel_ratio(self.dim / 2 - 1, kappa * kappa)
@@ -87,6 +90,7 @@ class EmpiricalAnswers(FamilyAnswers):
         self.inverse = InverseConcentration(dim)
 
     def forward(self, parameters: Answers) -> Answers:
+        """Direction, uncertainty, mean and its length, from samples (s, n, D)."""
         samples = normalize(parameters["samples"], dim=-1)  # (s, n, D)
         location, count = samples.mean(0), samples.shape[0]
         length = torch.linalg.vector_norm(location, dim=-1)
@@ -115,6 +119,7 @@ class ProjectedGaussianAnswers(FamilyAnswers):
         self.inverse = InverseConcentration(dim)
 
     def forward(self, parameters: Answers) -> Answers:
+        """Direction, uncertainty and resultant."""
         location = parameters["location"]
         m, v = location.double(), parameters["variance"].expand_as(location).double()  # (n, D)
         mean = self._mean(m, v)
@@ -147,6 +152,7 @@ class InverseConcentration(nn.Module):
         self.coefficients: list[float] = coefficients.tolist()
 
     def forward(self, resultant: Tensor, complement: Tensor) -> Tensor:
+        """(n,) from R and 1 − R, (n,) each."""
         twice = 4 * resultant.square() - 2
         after = before = torch.zeros_like(twice)
         for coefficient in reversed(self.coefficients[1:]):

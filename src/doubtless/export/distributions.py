@@ -25,6 +25,7 @@ class Distribution(nn.Module):
         self.method, self.family, self.variance_ratio = method, method.family, method.variance_ratio
 
     def forward(self, images: Tensor) -> Parameters:
+        """The parameters of n images."""
         return self.method.distribution(self.features(images))
 
     def features(self, images: Tensor) -> Tensor:

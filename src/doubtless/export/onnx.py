@@ -77,6 +77,7 @@ class ImageToAnswers(nn.Module):
         self.answers = family_answers(distribution.family, dim, spread=distribution.variance_ratio)
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Images (n, C, H, W) to those of `OUTPUTS` that the family has, in their order."""
         found = self.answers(self.distribution(images))
         return tuple(found[name] for name in OUTPUTS if name in found)
 

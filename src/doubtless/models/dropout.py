@@ -85,6 +85,7 @@ class ConvBlocks(nn.Sequential):
         return [shape.numel() for shape in self.shapes]
 
     def forward(self, images: Tensor) -> Tensor:
+        """The output (n, F) of the first block alone, which `rest` takes on."""
         return self._block(0, images).flatten(1)
 
     def rest(self, first: Tensor, *, drop: Drop) -> Tensor:

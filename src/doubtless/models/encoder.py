@@ -29,6 +29,7 @@ class GeM(nn.Module):
         self.floor = floor  # a channel that is zero everywhere would have an infinite gradient
 
     def forward(self, maps: Tensor) -> Tensor:
+        """Maps (batch, C, H, W) to (batch, count · C)."""
         # Powers of small numbers vanish in half precision.
         with torch.autocast(maps.device.type, enabled=False):
             positive = maps.float().clamp_min(self.floor)
@@ -128,6 +129,7 @@ class Encoder(nn.Module):
         return self
 
     def forward(self, images: Tensor) -> Tensor:
+        """Images (batch, C, H, W), bytes or floats in [0, 1], to features (batch, F)."""
         if not images.is_floating_point():
             images = images.to(self.mean.dtype) / 255
         if images.shape[1] == 1 and self.takes == 3:

@@ -51,6 +51,7 @@ class Residual(nn.Sequential):
     """x + f(x)."""
 
     def forward(self, images: Tensor) -> Tensor:
+        """The same shape."""
         return images + super().forward(images)
 
 

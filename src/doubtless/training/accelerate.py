@@ -72,6 +72,7 @@ class GraphedStep:
         self._graph = None
 
     def __call__(self, batch: Batch) -> None:
+        """Takes one step: the first few as they are, then by replay; a batch of another size as it is."""
         if self._before_recording:
             self._before_recording -= 1
             self._take_aside(batch)

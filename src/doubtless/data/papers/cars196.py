@@ -23,10 +23,12 @@ NAMES = "cars_meta.mat"
 
 
 def recognises(path: Path) -> bool:
+    """Whether a folder has the annotations of Cars196."""
     return (path / WHOLE).is_file() or any(_find(path, file) for file in HALVES.values())
 
 
 def read(path: Path) -> Layout:
+    """Its cars by class, the first half of the classes for training."""
     if (path / WHOLE).is_file():
         file = path / WHOLE
         content = _load(file)

@@ -14,10 +14,12 @@ UNPACKED = "CUB_200_2011"
 
 
 def recognises(path: Path) -> bool:
+    """Whether a folder, or the one unpacked in it, has the lists of CUB-200-2011."""
     return any((place / "image_class_labels.txt").is_file() for place in (path, path / UNPACKED))
 
 
 def read(path: Path) -> Layout:
+    """Its birds by species, the first half of the species for training."""
     folder = find_folder(path, "images.txt", inside=UNPACKED)
     files = dict(_pairs(folder / "images.txt"))
     classes = dict(_pairs(folder / "image_class_labels.txt"))

@@ -22,11 +22,13 @@ UNPACKED = ("lfw", "lfw-deepfunneled", "lfw_funneled", "lfw-funneled")
 
 
 def recognises(path: Path) -> bool:
+    """Whether a folder is, or holds, Labeled Faces in the Wild, or has its lists."""
     names = [path.name, *(folder for folder in UNPACKED if (path / folder).is_dir())]
     return any(name in UNPACKED for name in names) or any((path / name).is_file() for name in LISTS)
 
 
 def read(path: Path) -> Layout:
+    """Its faces by person; who trains and who tests is said by the two lists, where they are there."""
     if not path.is_dir():
         raise InputError(f"There is no folder {path}.")
     folder = next((path / name for name in UNPACKED if (path / name).is_dir()), path)

@@ -39,10 +39,12 @@ class Taken:
 
 
 def recognises(path: Path) -> bool:
+    """Whether a folder has cities with queries or a database."""
     return any((city / role).is_dir() for city in _cities(path).values() for role in ROLES)
 
 
 def read(path: Path) -> Layout:
+    """Its usable images by city, with their positions; the held-out cities are the test part."""
     found = _cities(path)
     known = [city for city in (*TRAINING, *HELD_OUT) if city in found]
     if not known:

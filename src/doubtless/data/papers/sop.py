@@ -19,10 +19,12 @@ HEADER = ["image_id", "class_id", "super_class_id", "path"]
 
 
 def recognises(path: Path) -> bool:
+    """Whether a folder, or the one unpacked in it, has a list of Stanford Online Products."""
     return any((place / name).is_file() for name in LISTS for place in (path, path / UNPACKED))
 
 
 def read(path: Path) -> Layout:
+    """Its products by class, in the two parts of its lists."""
     folder = find_folder(path, "Ebay_train.txt", inside=UNPACKED)
     files: list[str] = []
     numbers, parts = [], []
