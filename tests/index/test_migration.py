@@ -59,7 +59,7 @@ def filled(name: str | Path, family: str = "gaussian-diagonal", count: int = 50,
         )
         index.remove([f"gone {item}" for item in range(10)])
         index.update(gallery[:3], ["ü 5", "ü 6", "ü 7"])
-        index.attach("calibrator", {"a": torch.randn(200, 90), "b": torch.zeros(0)}, {"levels": [0.5]})
+        index.attach("matrix", {"a": torch.randn(200, 90), "b": torch.zeros(0)}, {"levels": [0.5]})
         index.attach("nothing", {}, {})
     return str(name)
 
@@ -76,17 +76,17 @@ def test_there_and_back(root: str, tmp_path: Path, family: str) -> None:
     first = filled(tmp_path / "first", family, model="resnet-1", score="expected-distance", kind="flat")
     there = migrate(first, f"{root}{family.replace('-', '_')}")
     back = migrate(there.target, tmp_path / "back")
-    assert (there.items, there.copied, there.attachments) == (50, 50, ["calibrator", "nothing"])
-    assert (back.items, back.copied, back.attachments) == (50, 50, ["calibrator", "nothing"])
+    assert (there.items, there.copied, there.attachments) == (50, 50, ["matrix", "nothing"])
+    assert (back.items, back.copied, back.attachments) == (50, 50, ["matrix", "nothing"])
     queries = drawn(family, 5, seed=1)
     with open_index(first) as one, open_index(there.target) as two, open_index(tmp_path / "back") as three:
         assert held(one) == held(two) == held(three)
         assert checksum_of(one) == checksum_of(two) == checksum_of(three) == there.checksum == back.checksum
         names = [index.ids(index.search(queries, 10).row) for index in (one, two, three)]
         assert names[0] == names[1] == names[2]
-        tensors, record = three.attached("calibrator")  # type: ignore[misc]
+        tensors, record = three.attached("matrix")  # type: ignore[misc]
         assert record == {"levels": [0.5]}
-        assert torch.equal(tensors["a"], one.attached("calibrator")[0]["a"])  # type: ignore[index]
+        assert torch.equal(tensors["a"], one.attached("matrix")[0]["a"])  # type: ignore[index]
     assert not list(tmp_path.glob(".*"))
 
 
