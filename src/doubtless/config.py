@@ -43,6 +43,7 @@ class ModelConfig(Section):
     """The section `model`: the network and the width of its embedding."""
 
     backbone: str = "conv-fashion"
+    """One of ours, a plugin's, any timm model's name, or module:package.function."""
     dim: int = Field(default=32, ge=1)
     pooling: Literal["auto", "gem", "avg"] = "auto"
     weights: str | None = None
@@ -66,7 +67,7 @@ class LossConfig(Section):
     """The section `loss`: what is minimised, and of which pairs or triplets."""
 
     name: str = "contrastive"
-    """contrastive, triplet, or a class of pytorch_metric_learning.losses."""
+    """contrastive, triplet, a plugin's, module:package.function, or a class of pytorch_metric_learning.losses."""
     margin: float | None = Field(default=None, gt=0)
     negative_weight: float = Field(default=0.5, ge=0, le=1)
     mining: Literal["semi-hard", "hard"] = "semi-hard"
