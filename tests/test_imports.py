@@ -67,7 +67,7 @@ run, folder = sys.argv[1:]
 index = doubtless.FolderIndex.create(folder, family="point", dim=8)
 model = doubtless.load(run)
 assert "torchvision" not in sys.modules
-Service(index, model=model).close()
+Service(doubtless.Gallery(index, model=model)).close()
 assert "torchvision" in sys.modules
 """
     command = [sys.executable, "-c", code, str(tiny_run), str(tmp_path / "index")]

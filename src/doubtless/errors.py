@@ -27,11 +27,11 @@ class StoreError(FileError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Names what was probably meant: ``"; did you mean 'margin'?"``, or lists what is known.
+    """The end of a sentence: what was probably meant, ``"; did you mean 'margin'?"``, or all that is known.
 
     >>> nearest("margn", ["margin", "name"])
     "; did you mean 'margin'?"
     """
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; accepted: {', '.join(names)}"
+    return f"; did you mean {close[0]!r}?" if close else f"; accepted: {', '.join(names)}."

@@ -84,7 +84,7 @@ class Registry(Generic[T]):
         """What is registered under `name`; an unknown one is a sentence with the nearest name."""
         if name not in self:
             sentence = f"There is no {self.kind} {name!r}{nearest(name, self._items)}"
-            parts = [sentence if sentence.endswith("?") else f"{sentence}.", self._shortfall(name), self.hint]
+            parts = [sentence, self._shortfall(name), self.hint]
             raise InputError(" ".join(part for part in parts if part))
         return self._items[name]
 

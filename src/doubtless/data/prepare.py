@@ -136,7 +136,7 @@ class Preparation:
         self.size = size
         steps = PRESETS[augment] if isinstance(augment, str) and augment in PRESETS else augment
         if isinstance(steps, str):
-            raise InputError(f"There is no augmentation {steps!r}{nearest(steps, PRESETS)}.")
+            raise InputError(f"There is no augmentation {steps!r}{nearest(steps, PRESETS)}")
         self.augmentation = [_build(step, size) for step in steps]
 
     @property
@@ -194,7 +194,7 @@ def _build(step: AugmentStep, size: int | None) -> Callable[[Tensor], Tensor]:
     name, arguments = next(iter(step.items())) if isinstance(step, dict) else (step, {})
     known = [key for key in dir(v2) if key[:1].isupper()]
     if name not in known:
-        raise InputError(f"torchvision v2 has no transform {name!r}{nearest(name, known)}.")
+        raise InputError(f"torchvision v2 has no transform {name!r}{nearest(name, known)}")
     if name == "RandomResizedCrop" and "size" not in arguments:
         if size is None:
             raise InputError("RandomResizedCrop needs data.size.")

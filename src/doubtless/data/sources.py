@@ -215,7 +215,7 @@ def _torchvision(request: SourceRequest) -> Source:
     dataset, root = request.rest, request.root
     known = ["FashionMNIST", "MNIST", "CIFAR10", "SVHN", "Omniglot"]
     if dataset not in known:
-        raise InputError(f"There is no source torchvision:{dataset}{nearest(dataset, known)}.")
+        raise InputError(f"There is no source torchvision:{dataset}{nearest(dataset, known)}")
     if root is None:
         raise InputError(
             f"torchvision:{dataset} needs data.root (or $DOUBTLESS_DATA), the folder that holds it."

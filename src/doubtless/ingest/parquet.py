@@ -143,7 +143,7 @@ def _detect(path: Path, schema: Any, wanted: Columns) -> Columns:
     """Which columns are image, label and id: those that were named, else those with the usual names."""
     for name in (wanted.image, wanted.label, wanted.id):
         if name is not None and name not in schema.names:
-            raise InputError(f"{path} has no column {name!r}{nearest(name, schema.names)}.")
+            raise InputError(f"{path} has no column {name!r}{nearest(name, schema.names)}")
     images = [field.name for field in schema if _holds_images(field.type)]
     if wanted.image is not None and wanted.image not in images:
         raise InputError(
