@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from doubtless.cli.command import recorded_command
+from doubtless.cli.tables import recorded_command
 
 
 def test_folders_of_this_machine_are_left_out() -> None:

@@ -21,8 +21,7 @@ from doubtless.errors import InputError, RunError
 from doubtless.methods import DataSpec, Subset
 from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.deterministic import Deterministic
-from doubtless.methods.ensemble import Ensemble
-from doubtless.methods.procrustes import align, cross_products, inner_products, procrustes
+from doubtless.methods.ensemble import Ensemble, align, cross_products, inner_products, procrustes
 from doubtless.models.networks import conv_fashion
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.runs.evaluation import RunEvaluation

@@ -16,7 +16,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
-from doubtless.server.http.binding import check_binding
+from doubtless.server.http.security import check_binding
 from doubtless.server.service.service import Service
 from tests.server.asking import asked, check_problem, send
 

@@ -40,8 +40,7 @@ def bench(
     """
     from doubtless.bench import load_suite, plan_jobs, run_suite
     from doubtless.bench.comparison import write_results
-    from doubtless.cli.command import recorded_command
-    from doubtless.cli.tables import print_comparison, print_json
+    from doubtless.cli.tables import print_comparison, print_json, recorded_command
 
     chosen = _narrowed(load_suite(suite), seeds, only)
     if tune and not dry_run:

@@ -147,8 +147,7 @@ def demo(
 
 
 def _trained(out: Path, *, json: bool) -> Run:
-    from doubtless.cli.command import recorded_command
-    from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.cli.tables import print_evaluation, print_json, recorded_command
     from doubtless.methods.configuration import make_config
     from doubtless.progress import bar
     from doubtless.runs.evaluation import RunEvaluation

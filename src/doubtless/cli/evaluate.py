@@ -85,7 +85,7 @@ def _measure_run(
     changes: dict[str, Any],
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
-    from doubtless.cli.command import recorded_command
+    from doubtless.cli.tables import recorded_command
     from doubtless.config import evaluation_options
     from doubtless.progress import bar
     from doubtless.runs import Run
@@ -106,7 +106,7 @@ def _measure_files(
     out: Path | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path]:
-    from doubtless.cli.command import recorded_command
+    from doubtless.cli.tables import recorded_command
     from doubtless.config import EvaluationConfig, evaluation_options
     from doubtless.evaluation import EvaluationOptions, evaluate_files
     from doubtless.progress import spinner
@@ -149,8 +149,7 @@ def report(
 
     Example: doubtless report runs/first
     """
-    from doubtless.cli.command import recorded_command
-    from doubtless.cli.tables import print_json
+    from doubtless.cli.tables import print_json, recorded_command
     from doubtless.progress import bar
     from doubtless.runs import Run
     from doubtless.runs.evaluation import RunEvaluation

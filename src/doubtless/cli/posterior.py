@@ -64,8 +64,7 @@ def posterior(
 
 def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bool) -> None:
     """A run of its own that starts from another one's weights."""
-    from doubtless.cli.command import recorded_command
-    from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.cli.tables import print_evaluation, print_json, recorded_command
     from doubtless.files import read_json
     from doubtless.progress import bar
     from doubtless.runs import Run

@@ -46,7 +46,7 @@ def serve(
 
     Example: DOUBTLESS_TOKEN=... doubtless serve gallery --host 0.0.0.0 --read-only
     """
-    from doubtless.server.http.binding import LOOPBACK, check_binding
+    from doubtless.server.http.security import LOOPBACK, check_binding
 
     refuse_without_extra(page)
     token = os.environ.get(TOKEN) or None

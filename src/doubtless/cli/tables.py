@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -115,3 +118,22 @@ def _cell(cell: Cell | None) -> str:
     if cell.published is not None:
         text += f"\n{'≠' if cell.not_comparable else 'paper'} {cell.published:.2f}"
     return f"[bold]{text}[/bold]" if cell.best else text
+
+
+FOLDERS = {"--out", "-o", "--work", "--data"}
+"""Options whose values are folders of this machine: they mean nothing to whoever makes the page again."""
+
+
+def recorded_command(arguments: Sequence[str] | None = None) -> str:
+    """What one types to do the same again; None: what was typed to start this process.
+
+    >>> recorded_command(["train", "my config.yaml", "--out", "/home/me/run", "--set", "seed=1"])
+    "doubtless train 'my config.yaml' --set seed=1"
+    """
+    kept: list[str] = []
+    for word in sys.argv[1:] if arguments is None else arguments:
+        if kept and kept[-1] in FOLDERS:
+            kept.pop()
+        else:
+            kept.append(word)
+    return shlex.join(["doubtless", *kept])

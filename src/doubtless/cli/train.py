@@ -24,8 +24,7 @@ def train(
 
     Example: doubtless train configs/fashion-sample/deterministic.yaml --out runs/first --set seed=1
     """
-    from doubtless.cli.command import recorded_command
-    from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.cli.tables import print_evaluation, print_json, recorded_command
     from doubtless.distributed import is_main
     from doubtless.methods.configuration import load_config
     from doubtless.progress import bar

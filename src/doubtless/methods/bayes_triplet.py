@@ -21,8 +21,7 @@ from doubtless.distributed import gather
 from doubtless.losses import batch_bayesian_triplet_loss, bayesian_triplet_loss
 from doubtless.losses.triplet_moments import Gaussians, VonMisesFishers
 from doubtless.methods.base import DataSpec, Losses
-from doubtless.methods.triplet_family import TripletFamily
-from doubtless.methods.tuple_mining import MiningOptions, split_tuples, triplets_of
+from doubtless.methods.triplet_family import MiningOptions, TripletFamily, split_tuples, triplets_of
 
 MARGIN = 0.02  # larger ones are worse: docs/methods.md
 

@@ -18,8 +18,7 @@ from doubtless.losses import batch_triplet_loss, triplet_loss
 from doubtless.losses.reduction import mean_violation
 from doubtless.methods.base import Losses
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
-from doubtless.methods.triplet_family import TripletFamily
-from doubtless.methods.tuple_mining import MiningOptions, split_tuples, triplets_of
+from doubtless.methods.triplet_family import MiningOptions, TripletFamily, split_tuples, triplets_of
 
 
 class Triplet(TripletFamily):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from doubtless.cli.index import create, migrate, upkeep
+from doubtless.cli.index import create, upkeep
 
 index = typer.Typer(
     help="Make, fill and look after an index.",
@@ -17,4 +17,4 @@ index.command("add")(create.add)
 index.command("remove")(upkeep.remove)
 index.command("stats")(upkeep.stats)
 index.command("compact")(upkeep.compact)
-index.command("migrate")(migrate.migrate)
+index.command("migrate")(upkeep.migrate)

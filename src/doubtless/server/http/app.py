@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from doubtless.server.http import problems, routes, schemas
-from doubtless.server.http.binding import LOOPBACK
-from doubtless.server.http.security import Guard
+from doubtless.server.http.security import LOOPBACK, Guard
 from doubtless.server.service.service import Service
 from doubtless.version import __version__
 

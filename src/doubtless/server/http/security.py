@@ -1,4 +1,4 @@
-"""Who may ask, and how much: a token, hosts, origins, the size and the time of a body.
+"""Who may ask, where from and how much: binding, a token, hosts, origins, the size and the time of a body.
 
 Without a token only this machine is served, and then a foreign web page, open in the same browser, must not
 be able to ask: requests must name this host (against DNS rebinding), and what changes anything must not come from
@@ -11,6 +11,7 @@ import asyncio
 import base64
 import binascii
 import hmac
+import ipaddress
 import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from doubtless.errors import InputError
 from doubtless.server.http import problems
 
 OPEN = frozenset({"/healthz"})
@@ -161,3 +163,33 @@ def _limited(receive: Receive, largest: int) -> Receive:
         return message
 
     return counted
+
+
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Names of this machine that only it can use."""
+SHORTEST = 16
+
+
+def is_loopback(host: str) -> bool:
+    """
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_binding(host: str, token: str | None) -> None:
+    """Refuses to serve other machines without a token, and tokens that can be guessed."""
+    if token is None and not is_loopback(host):
+        raise InputError(
+            f"Serving on {host} lets other machines ask; set the environment variable DOUBTLESS_TOKEN to a secret, "
+            "or stay on 127.0.0.1."
+        )
+    if token is not None and (len(token) < SHORTEST or not token.isascii() or not token.isprintable()):
+        raise InputError(
+            f"DOUBTLESS_TOKEN must be at least {SHORTEST} printable ASCII characters; make one with "
+            "`python -c 'import secrets; print(secrets.token_urlsafe())'`."
+        )
