@@ -24,7 +24,7 @@ from doubtless.cli.export import export as export_command
 from doubtless.embedding import Embedding
 from doubtless.errors import DoubtlessError, InputError
 from doubtless.export import export_onnx
-from doubtless.export.distributions import distribution_of
+from doubtless.export.onnx import distribution_of
 from doubtless.methods import METHODS, DataSpec, Method, all_methods, method_class
 from doubtless.methods.configuration import make_config
 from doubtless.methods.laplace_head import LaplaceHead

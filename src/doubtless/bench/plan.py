@@ -23,7 +23,7 @@ import yaml
 from doubtless.bench.suite import Suite
 from doubtless.config import Config
 from doubtless.data import BalancedBatches, Batch, open_source
-from doubtless.data.locate import locate
+from doubtless.data.source import locate
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
 from doubtless.runs import Run

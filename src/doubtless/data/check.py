@@ -10,11 +10,10 @@ from pathlib import Path
 
 import torch
 
-from doubtless.data.locate import locate
 from doubtless.data.papers import PAPERS, count_parts
 from doubtless.data.papers.layout import FilesBelow, Layout
 from doubtless.data.prepare import readable
-from doubtless.data.source import Source
+from doubtless.data.source import Source, locate
 from doubtless.data.sources import SOURCES, Progress, open_source
 from doubtless.errors import InputError
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,3 +235,21 @@ def _channels_first(name: str, images: Tensor) -> Tensor:
         f"{name} must have images (n, H, W), (n, H, W, 1 or 3) or (n, 1 or 3, H, W), "
         f"got {tuple(images.shape)}."
     )
+
+
+def locate(path: str | Path, root: str | Path | None = None) -> Path:
+    """The path itself if it is there; else below `root` or $DOUBTLESS_DATA if it is there; else as written.
+
+    Configurations and suites name `omniglot.npz`, and every machine says once where its data lies.
+    """
+    written = Path(path).expanduser()
+    for folder in (root, os.environ.get("DOUBTLESS_DATA")):
+        if folder and not written.exists() and (Path(folder).expanduser() / written).exists():
+            return Path(folder).expanduser() / written
+    return written
+
+
+def data_root(root: str | Path | None = None) -> Path | None:
+    """The data folder that was named, or $DOUBTLESS_DATA, or none."""
+    chosen = root or os.environ.get("DOUBTLESS_DATA")
+    return Path(chosen).expanduser() if chosen else None

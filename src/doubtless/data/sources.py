@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubtless.data.locate import data_root, locate
 from doubtless.data.objects import PYTHON, as_source
 from doubtless.data.papers import PAPERS, Paper
 from doubtless.data.prepare import SUFFIXES, readable
-from doubtless.data.source import TEST, TRAIN, Source, tensor_source
+from doubtless.data.source import TEST, TRAIN, Source, data_root, locate, tensor_source
 from doubtless.errors import InputError, nearest
 from doubtless.registry import Registry, call_import_path, import_path_of
 

@@ -25,13 +25,14 @@ from torch import Tensor, nn
 from doubtless.embedding import Embedding
 from doubtless.errors import DoubtlessError, InputError
 from doubtless.export.answers import family_answers
-from doubtless.export.distributions import Distribution, distribution_of
 from doubtless.files import write_bytes
 from doubtless.methods import Method
+from doubtless.methods.ensemble import Ensemble
 from doubtless.version import __version__
 
 if TYPE_CHECKING:
     from doubtless.runs.model import Model
+
 
 InputType = Literal["uint8", "float32"]
 TOLERANCE = 1e-4
@@ -265,3 +266,45 @@ def _quietly() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+Parameters = dict[str, Tensor]
+
+
+class Distribution(nn.Module):
+    """Images (n, C, H, W) to the parameters of a method's family, by name."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method, self.family, self.variance_ratio = method, method.family, method.variance_ratio
+
+    def forward(self, images: Tensor) -> Parameters:
+        """The parameters of n images."""
+        return self.method.distribution(self.features(images))
+
+    def features(self, images: Tensor) -> Tensor:
+        """What the method's `distribution` takes, (n, F)."""
+        return self.method.encode(images).float()
+
+
+class OfMembers(Distribution):
+    """An ensemble's members are no part of its state, and say their directions by graphs of their own."""
+
+    def __init__(self, method: Ensemble) -> None:
+        super().__init__(method)
+        members = [distribution_of(member) for member in method.members()]
+        self.members = nn.ModuleList(members)
+        dim = method.config.model.dim
+        self.answers = nn.ModuleList(
+            family_answers(member.family, dim, spread=member.variance_ratio) for member in members
+        )
+
+    def features(self, images: Tensor) -> Tensor:
+        """The members' directions side by side, (n, members · D)."""
+        pairs = zip(self.members, self.answers, strict=True)
+        return torch.cat([answer(member(images))["direction"] for member, answer in pairs], dim=1)
+
+
+def distribution_of(method: Method) -> Distribution:
+    """The graph of a trained method's parameters."""
+    return OfMembers(method) if isinstance(method, Ensemble) else Distribution(method)

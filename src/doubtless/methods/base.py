@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from doubtless.config import Config, Section
 from doubtless.data.loading import Batch
-from doubtless.data.locate import locate
+from doubtless.data.source import locate
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
 from doubtless.models import Encoder
