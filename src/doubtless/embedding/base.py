@@ -237,6 +237,18 @@ class Embedding:
             )
 
 
+def check_gaussian(location: Tensor, variance: Tensor) -> None:
+    """Refuses shapes that do not fit together and negative variances."""
+    check_matrix("location", location)
+    n, dim = location.shape
+    if tuple(variance.shape) not in {(n, 1), (n, dim)}:
+        raise InputError(
+            f"The variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}."
+        )
+    if bool((variance < 0).any()):
+        raise InputError(f"The variance must not be negative, got {float(variance.min()):.3g}.")
+
+
 def check_matrix(name: str, value: Tensor, axes: str = "(n, D)") -> None:
     """Refuses a parameter that has not as many axes as its shape says."""
     expected = axes.count(",") + 1

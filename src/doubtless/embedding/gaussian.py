@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from doubtless.embedding.base import Embedding, check_matrix
+from doubtless.embedding.base import Embedding, check_gaussian
 from doubtless.errors import InputError
 from doubtless.sphere import projected_gaussian_mean
 
@@ -69,18 +69,6 @@ class GaussianEmbedding(Embedding):
         squared = self.location.square().sum(-1) + self.total_variance  # (n,) E‖z‖²
         others = other.location.square().sum(-1) + other.total_variance  # (m,)
         return (squared[:, None] + others - 2 * self.location @ other.location.T).clamp_min(0)
-
-
-def check_gaussian(location: Tensor, variance: Tensor) -> None:
-    """Refuses shapes that do not fit together and negative variances."""
-    check_matrix("location", location)
-    n, dim = location.shape
-    if tuple(variance.shape) not in {(n, 1), (n, dim)}:
-        raise InputError(
-            f"The variance must have shape ({n}, 1) or ({n}, {dim}), got {tuple(variance.shape)}."
-        )
-    if bool((variance < 0).any()):
-        raise InputError(f"The variance must not be negative, got {float(variance.min()):.3g}.")
 
 
 def draw_gaussian(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from doubtless.embedding.base import Embedding, check_matrix
-from doubtless.embedding.gaussian import check_gaussian, draw_gaussian
+from doubtless.embedding.base import check_gaussian
+from doubtless.embedding.gaussian import draw_gaussian
 from doubtless.sphere.projected_gaussian import UnitMoments, unit_moments
 
 CHECKED_LATER = frozenset({"cuda"})

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
+from PIL import Image
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
@@ -20,18 +21,15 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer, Answers
 from doubtless.gallery.judge import Calibrated, Judge
-from doubtless.gallery.queries import Picture, Pictures, Queries, is_one
+from doubtless.gallery.model import ModelLike, ModelOf, opened, recorded_model
+from doubtless.gallery.queries import Picture, Pictures, Queries
 from doubtless.index.backends import folder_beside, open_index
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
 from doubtless.index.items import Item as Item
-from doubtless.index.settings import MODEL
-from doubtless.registry import names_network
 from doubtless.search.hits import without_itself
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from doubtless.calibration.fit import Targets
     from doubtless.data import Progress
     from doubtless.gallery.calibration import NoveltyOf
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from doubtless.ingest.create import Filled
     from doubtless.methods import Described
     from doubtless.runs.model import Model
-
-    ModelLike = Model | nn.Module | str | Path
 
 
 class Gallery:
@@ -75,8 +71,7 @@ class Gallery:
         `target_error` and `error_confidence` ask for another promise than the calibrated one."""
         self.index = index
         self.filled: Filled | None = None  # what `create` has put in
-        self._named = model
-        self._model: Model | None = None
+        self._model_of = ModelOf(index, model)
         self._promise = target_error, error_confidence
         self.reload()
 
@@ -131,12 +126,12 @@ class Gallery:
             if model is None:
                 raise InputError("Images need a model that embeds them: name a run, or give a network.")
             filled = content.create_of_images(
-                place, images, _opened(model), kind=kind, score=score, reading=reading
+                place, images, opened(model), kind=kind, score=score, reading=reading
             )
         else:
             vectors = content.vectors_of(embedding, ids=ids, labels=labels, metadata=metadata)
             filled = content.create_of_vectors(
-                place, vectors, None if model is None else _opened(model), kind=kind, score=score
+                place, vectors, None if model is None else opened(model), kind=kind, score=score
             )
         gallery = cls.open(place, model=model, writable=True)
         gallery.filled = filled
@@ -186,7 +181,9 @@ class Gallery:
             raise InputError(f"k must be at least 1, got {k}.")
         if not 0 < confidence < 1:
             raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
-        one = is_one(what)
+        one = isinstance(what, str | Path | bytes | Image.Image) or (
+            isinstance(what, Tensor) and what.dim() == 3
+        )
         queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
         judge = self.judge
         if score is not None and score != self.index.settings.score:
@@ -323,38 +320,11 @@ class Gallery:
     @property
     def model(self) -> Model:
         """What embeds for this gallery, loaded when first needed; a sentence where it names none."""
-        model = self.find_model()
-        if model is None:
-            raise InputError(
-                f"{self.index.path} does not say which model made its embeddings; name a run with --model, or "
-                "give vectors."
-            )
-        return model
+        return self._model_of.needed()
 
     def find_model(self) -> Model | None:
         """The same, or None for a gallery of vectors without one."""
-        if self._model is None:
-            from doubtless.runs.model import must_match
-
-            named = self._named or self._recorded_model()
-            if named is None:
-                return None
-            if self._named is None and isinstance(named, Path) and not named.is_dir():
-                raise InputError(
-                    f"{self.index.path} was made by the model of {named}, which is not there; name it with --model."
-                )
-            model = _opened(named)
-            must_match(model.method, self.index.model, where=self.index.path)
-            self._model = model
-        return self._model
-
-    def _recorded_model(self) -> str | Path | None:
-        """Where the model is whose embeddings the index holds: a run's folder, or an import path."""
-        attachment = self.index.attached(MODEL)
-        place = None if attachment is None else attachment[1].get("run")
-        if not place:
-            return None
-        return str(place) if names_network(str(place)) else Path(place)
+        return self._model_of.found()
 
     def reload(self) -> None:
         """Reads anew what was calibrated, as after a calibration by another process."""
@@ -380,7 +350,7 @@ class Gallery:
 
     def statistics(self) -> dict[str, Any]:
         """Counts, sizes, how it is searched, what was calibrated and, measured now, what its search misses."""
-        model = self._recorded_model()
+        model = recorded_model(self.index)
         return {**self.index.stats(), "run": None if model is None else str(model)}
 
     def compact(self) -> tuple[int | None, int | None]:
@@ -411,10 +381,3 @@ class Gallery:
 
     def __repr__(self) -> str:
         return f"Gallery({str(self.index.path)!r}, {len(self)} items)"
-
-
-def _opened(model: ModelLike) -> Model:
-    """A model wherever it is, on the device its configuration allows."""
-    from doubtless.runs.model import open_model
-
-    return open_model(model)

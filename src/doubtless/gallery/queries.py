@@ -40,10 +40,3 @@ class Queries:
         return cls(
             Embedding.cat([one.embedding for one in queries]), torch.cat(features) if features else None
         )
-
-
-def is_one(what: Picture | Pictures | Embedding | Queries) -> bool:
-    """Whether one picture is asked about, and not several."""
-    return isinstance(what, str | Path | bytes | Image.Image) or (
-        isinstance(what, Tensor) and what.dim() == 3
-    )
