@@ -15,7 +15,7 @@ from doubtless.errors import InputError, StoreError
 from doubtless.index.folder import FolderIndex
 from doubtless.index.lock import WriterLock
 from doubtless.ingest.bulk import embed_files
-from doubtless.ingest.create import create_index, create_index_of_images, fill, recorded_run
+from doubtless.ingest.create import MODEL, create_index, create_index_of_images, fill
 from doubtless.ingest.vectors import imported, joined, read_faiss, read_labels, read_vectors
 from doubtless.runs.model import Model, model_fingerprint
 from tests.ingest.pictures import tiny_images, write_folder
@@ -171,8 +171,8 @@ def test_embedded_folder_and_images_give_the_same_index(model: Model, tiny_npz: 
         assert [item.label for item in b.items(b.rows)] == [name.split("/")[0] for name in ids]
         assert torch.equal(a.embedding().location, b.embedding().location)
         assert b.model == model_fingerprint(model.method)
-        assert recorded_run(b) == model.method.folder.absolute()
-        assert recorded_run(a) is None
+        assert b.attached(MODEL)[1]["run"] == str(model.method.folder.absolute())  # type: ignore[index]
+        assert a.attached(MODEL) is None
     assert not (tmp_path / ".b.creating").exists()
 
 

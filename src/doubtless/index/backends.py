@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from doubtless.errors import InputError, StoreError
 from doubtless.index.base import Index
 from doubtless.index.folder import FolderIndex
 from doubtless.index.milvus.index import MilvusIndex
+from doubtless.index.settings import IndexScore, Kind
 from doubtless.registry import Registry
 
 
@@ -66,10 +66,21 @@ def open_index(name: str | Path, *, writable: bool = False) -> Index:
     return index
 
 
-def create_index_at(name: str | Path, **shape: Any) -> Index:
-    """A new, empty index, open for writing, where there is nothing; `shape` as of `Index.create`."""
+def create_index_at(
+    name: str | Path,
+    *,
+    family: str,
+    dim: int,
+    variances: int | None = None,
+    kind: Kind = "auto",
+    model: str | None = None,
+    score: IndexScore = "direction",
+) -> Index:
+    """A new, empty index, open for writing, where there is nothing; arguments as of `Index.create`."""
     backend, known_as = backend_of(name)
-    return backend.create(known_as, **shape)
+    return backend.create(
+        known_as, family=family, dim=dim, variances=variances, kind=kind, model=model, score=score
+    )
 
 
 def folder_beside(name: str | Path) -> Path:

@@ -123,12 +123,6 @@ def fill(
     return filled
 
 
-def recorded_run(index: Index) -> Path | None:
-    """Where the run lay whose embeddings the index holds, when it was created."""
-    attachment = index.attached(MODEL)
-    return None if attachment is None or not attachment[1].get("run") else Path(attachment[1]["run"])
-
-
 def _build(
     path: str | Path,
     shards: Iterable[EmbeddedShard],
