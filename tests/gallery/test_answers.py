@@ -123,6 +123,22 @@ def test_filters_and_a_grown_gallery_are_warned_of(tmp_path: Path) -> None:
         assert "200 items when" in Gallery(index).ask(embedding[:1])[0].warnings[-1]
 
 
+def test_samples_are_asked_about_as_they_are_stored(tmp_path: Path) -> None:
+    """MC dropout and ensembles give samples, of which an index keeps the von Mises-Fisher distribution behind them."""
+    embedding, labels = gallery(200, points=True)
+    noise = 0.1 * torch.randn(6, 200, embedding.dim, generator=torch.Generator().manual_seed(1))
+    samples = Embedding.empirical(torch.nn.functional.normalize(embedding.direction + noise, dim=-1))
+    with Gallery.create(tmp_path / "g", embedding=samples, labels=[str(label) for label in labels]) as made:
+        assert made.index.family == "vmf"
+        made.calibrate(target_error=0.2)
+        answers = made.ask(samples[:20])
+        stored = made.ask(made.index.embedding(made.index.rows[:20]))
+    assert answers.total_doubt is not None
+    assert stored.total_doubt is not None
+    torch.testing.assert_close(answers.total_doubt, stored.total_doubt)
+    assert answers.decisions() == stored.decisions()
+
+
 def test_saved_parts_answer_alike_after_reopening(tmp_path: Path) -> None:
     embedding, labels = gallery(300, points=True)
     with fill(tmp_path / "index", embedding, labels) as index:

@@ -188,10 +188,13 @@ class Gallery:
         judge = self.judge
         if score is not None and score != self.index.settings.score:
             judge = Judge.of_nothing(score)
-        hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
+        embedding = fitting(
+            queries.embedding, self.index.settings
+        )  # as the items are that doubt was fitted on
+        hits = self.index.search(embedding, judge.depth(k), where=where, score=score)
         answers = judge.answers(
             hits,
-            queries.embedding,
+            embedding,
             self.index,
             k=k,
             confidence=confidence,
