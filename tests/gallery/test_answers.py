@@ -14,7 +14,7 @@ from torch import Tensor
 from doubtless.calibration.fit import Targets, calibrate, random_split, trial
 from doubtless.calibration.pairs import ATTACHMENT, PairCalibrator
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError
+from doubtless.errors import InputError, StoreError
 from doubtless.gallery.answer import NOT_IN_GALLERY
 from doubtless.gallery.calibration import calibrate as calibrate_index
 from doubtless.gallery.calibration import calibration_queries
@@ -124,7 +124,7 @@ def test_filters_and_a_grown_gallery_are_warned_of(tmp_path: Path) -> None:
 
 
 def test_samples_are_asked_about_as_they_are_stored(tmp_path: Path) -> None:
-    """MC dropout and ensembles give samples, of which an index keeps the von Mises-Fisher distribution behind them."""
+    """MC dropout and ensembles give samples; an index keeps the von Mises-Fisher distribution behind them."""
     embedding, labels = gallery(200, points=True)
     noise = 0.1 * torch.randn(6, 200, embedding.dim, generator=torch.Generator().manual_seed(1))
     samples = Embedding.empirical(torch.nn.functional.normalize(embedding.direction + noise, dim=-1))
@@ -137,6 +137,18 @@ def test_samples_are_asked_about_as_they_are_stored(tmp_path: Path) -> None:
     assert stored.total_doubt is not None
     torch.testing.assert_close(answers.total_doubt, stored.total_doubt)
     assert answers.decisions() == stored.decisions()
+
+
+def test_a_damaged_calibration_is_said_to_whoever_asks_and_nobody_else(tmp_path: Path) -> None:
+    embedding, labels = gallery(60)
+    with fill(tmp_path / "index", embedding, labels) as index:
+        index.attach("calibrator", {}, {"foreign": True})
+        with Gallery(index) as opened:
+            opened.remove(["item 0"])
+            with pytest.raises(StoreError, match=r"as its calibrator cannot be read .*; calibrate it again"):
+                opened.ask(embedding[:1])
+            opened.calibrate(target_error=0.3)
+            assert opened.ask(embedding[:1])[0].probability is not None
 
 
 def test_saved_parts_answer_alike_after_reopening(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
 """The runs of a suite: one per method and seed, each with a key that changes when its result would.
 
-Hyper-parameters chosen on validation data, once per method, and written down with all that was tried.
-
-How long a suite will take: from runs that are done, else from a few training steps measured now.
+Hyper-parameters are chosen on validation data, once per method, and written down with all that was tried. How
+long a suite will take is known from runs that are done, else from a few training steps measured now.
 """
 
 from __future__ import annotations

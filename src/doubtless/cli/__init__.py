@@ -1,4 +1,4 @@
-"""The command line, one file a verb. Bad input is one sentence and exit code 2, never a traceback."""
+"""The command line, one file per verb. Bad input is one sentence and exit code 2, never a traceback."""
 
 from __future__ import annotations
 

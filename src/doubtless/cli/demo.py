@@ -1,9 +1,9 @@
-"""The gallery that `doubtless demo --serve` shows: the run's test images, indexed, calibrated, with a fitted doubt.
+"""`doubtless demo`: from nothing to a trained, measured, reported model on shipped data, and a page to ask
+it.
 
-The model has seen none of them, so a calibration on the gallery's own items holds for pictures like them. A few are
-kept out to be asked about, and handwritten digits with them, which are nothing the gallery knows.
-
-`doubtless demo`: from nothing to a trained, measured, reported model on shipped data, and a page to ask it.
+The gallery that `--serve` shows holds the run's test images, calibrated, with a fitted doubt. The model has
+seen none of them, so a calibration on the gallery's own items holds for pictures like them. A few are kept
+out to be asked about, and handwritten digits with them, which are nothing the gallery knows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""`doubtless evaluate`: measures a finished run, or anyone's embeddings from files.
-
-`doubtless report`: measures a run again and writes its report anew.
-"""
+"""`doubtless evaluate` and `doubtless report`: a finished run, or anyone's embeddings from files, measured."""
 
 from __future__ import annotations
 

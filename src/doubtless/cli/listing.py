@@ -1,7 +1,4 @@
-"""`doubtless methods`: what there is to choose from, and how such lists are shown.
-
-`doubtless sources`: which data sources there are, and whether one of them is whole.
-"""
+"""`doubtless methods` and `doubtless sources`: what there is to choose from, and whether a source is whole."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from doubtless.errors import InputError
 
 
 class BalancedBatches:
-    """Batches of m images a class, drawn anew for every epoch from (seed, epoch) alone.
+    """Batches of m images per class, drawn anew for every epoch from (seed, epoch) alone.
 
     Every batch takes as many classes as fit, none twice, and of each m images, none twice unless the class has
     fewer. So does pytorch-metric-learning's `MPerClassSampler`, whose draw of 60,000 images takes a quarter of a

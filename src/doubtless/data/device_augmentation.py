@@ -1,8 +1,4 @@
-"""Colours and erasing of a whole batch, each image by its own draw: the steps that leave pixels in place.
-
-Values are floats of 0…255; torchvision's formulas, without its rounding down after each of them.
-
-Augmentation of whole batches where they are, on a GPU above all: one draw an image, a few kernels in all.
+"""Augmentation of whole batches where they are, on a GPU above all: one draw per image, a few kernels in all.
 
 The steps are those of torchvision v2 that `Preparation` builds by name, with torchvision's distributions. What
 differs from running them image by image:
@@ -10,11 +6,11 @@ differs from running them image by image:
 - They see the prepared square, not the original. It is held up to 8/7 of the size that comes out (the customary
   256 → 224), so that crops keep detail; a crop is then shrunk by at most 8/7, which needs no smoothing first.
 - Geometric steps in a row are one bilinear sampling, a rotation too (torchvision's takes the nearest pixel).
-- The order of a colour jitter's four parts is one draw a batch, not one an image: over the steps of a training
+- The order of a colour jitter's four steps is one draw per batch, not one per image: over the steps of a training
   each image sees all orders, as often as each other.
-- Values are rounded once, at the end; torchvision rounds down after every part of a jitter.
+- Values are floats of 0…255, rounded once, at the end; torchvision rounds down after every step of a jitter.
 
-Nothing waits for the device: its random numbers are one table a batch, and no size depends on them.
+Nothing waits for the device: its random numbers are one table per batch, and no size depends on them.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Loaders: a prepared part of a source, in memory on the device where it fits, through workers where not.
+"""Loaders: prepared images of a source, in memory on the device where they fit, through workers where not.
 
 Random images come from workers too, unless the device is a GPU and can augment by itself
 (`doubtless.data.device_augmentation`): then they are held there as they are without chance.
 
-Features of a frozen encoder, computed once for a whole source, kept on disk and memory-mapped.
-
-The key is a hash of everything they depend on: the encoder's weights, how images are prepared, and what the
-source holds. A changed pixel or weight gives another key, never stale features.
+Features of a frozen encoder are computed once for a whole source, kept on disk and memory-mapped. Their key
+is a hash of everything they depend on: the encoder's weights, how images are prepared, and what the source
+holds. A changed pixel or weight gives another key, never stale features.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from doubtless.embedding.base import Embedding, check_matrix
-from doubtless.embedding.base import check_gaussian
+from doubtless.embedding.base import Embedding, check_gaussian, check_matrix
 from doubtless.embedding.gaussian import draw_gaussian
 from doubtless.sphere.projected_gaussian import UnitMoments, unit_moments
 

@@ -73,7 +73,7 @@ class Gallery:
         self.filled: Filled | None = None  # what `create` has put in
         self._model_of = ModelOf(index, model)
         self._promise = target_error, error_confidence
-        self.reload()
+        self._judge: Judge | None = None
 
     @classmethod
     def open(
@@ -329,11 +329,18 @@ class Gallery:
         """The same, or None for a gallery of vectors without one."""
         return self._model_of.found()
 
+    @property
+    def judge(self) -> Judge:
+        """What was calibrated, and what it makes of hits; read when first needed."""
+        if self._judge is None:
+            target_error, confidence = self._promise
+            calibrated = Calibrated.load(self.index)
+            self._judge = Judge(calibrated, target_error=target_error, error_confidence=confidence)
+        return self._judge
+
     def reload(self) -> None:
-        """Reads anew what was calibrated, as after a calibration by another process."""
-        target_error, confidence = self._promise
-        calibrated = Calibrated.load(self.index)
-        self.judge = Judge(calibrated, target_error=target_error, error_confidence=confidence)
+        """Has what was calibrated read anew, as after a calibration by another process."""
+        self._judge = None
 
     def status(self) -> dict[str, Any]:
         """What it holds and what it promises, in plain values."""

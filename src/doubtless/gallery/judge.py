@@ -22,6 +22,7 @@ from doubtless.calibration.risk import RiskControl
 from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
+from doubtless.errors import StoreError
 from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, Answers, Doubted, Promise, finite
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits
@@ -87,15 +88,11 @@ class Calibrated:
     @classmethod
     def load(cls, index: Index) -> Calibrated:
         """What was saved with an index."""
-        states = {name: _attached(index, name) for name in READERS}
-        fields = {
-            name: None if state is None else READERS[name].from_state(*state)
-            for name, state in states.items()
-        }
+        fields = {name: _read(index, name, reader) for name, reader in READERS.items()}
         record = _attached(index, RECORD)
         about = None if record is None else record[1]
-        doubt = _attached(index, DOUBT) if (about or {}).get("doubt") == COMBINED else None
-        return cls(**fields, doubt=None if doubt is None else Doubt.from_state(*doubt), record=about)
+        doubt = _read(index, DOUBT, Doubt) if (about or {}).get("doubt") == COMBINED else None
+        return cls(**fields, doubt=doubt, record=about)
 
     def save(self, index: Index) -> None:
         """Keeps everything in the index; what is not there takes the place of an older one all the same."""
@@ -113,6 +110,17 @@ class Calibrated:
 def _attached(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     state = index.attached(name)
     return None if state is None or state[1] == NOTHING else state
+
+
+def _read(index: Index, name: str, reader: Any) -> Any:
+    """What a reader makes of an attachment; None where there is none."""
+    state = _attached(index, name)
+    try:
+        return None if state is None else reader.from_state(*state)
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"What {index.path} keeps as its {name} cannot be read ({error!r}); calibrate it again."
+        ) from error
 
 
 class Judge:

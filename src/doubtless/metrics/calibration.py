@@ -1,10 +1,8 @@
 """Is a confidence what it says? Consensus ECE, rank ECE@k, match ECE and Brier score, reliability curve.
 
-ECE is Σ_B |B|/n · |mean right − mean confidence| over bins B of queries.
-
-What the draws of a query agree on: its most frequent answer, and the share of draws that give it.
-
-Draws come in chunks of queries, so memory grows neither with the queries nor with the gallery.
+ECE is Σ_B |B|/n · |mean right − mean confidence| over bins B of queries. The consensus of a query is what its
+draws agree on: the most frequent answer, and the share of draws that give it. Draws come in chunks of
+queries, so memory grows neither with the queries nor with the gallery.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ never matters. Infinite uncertainty is the least sure of all; NaN is refused.
 error_auroc is R-AUROC of Kirchhof et al., "URL: A Representation Learning Benchmark for Transferable
 Uncertainty Estimates", 2023.
 
-Uncertainties that cost nothing: what the neighbours and the embedding's length already say.
-
-Each is higher where the query is less sure, so a learned uncertainty can stand beside them. One that does not
+Beside them stand uncertainties that cost nothing: what the neighbours and the embedding's length already say. Each
+is higher where the query is less sure, so a learned uncertainty can stand beside them. One that does not
 beat them is not worth its cost.
 """
 

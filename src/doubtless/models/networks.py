@@ -1,11 +1,11 @@
-"""The two small convolutional networks of Warburg et al. 2023 (LAM), up to their last linear layer.
+"""Networks that timm lacks.
 
-ResNet-9: a residual network for images of 28 to 64 pixels a side, of which timm's networks leave a pixel or two.
-
-The network of David Page's *How to train your ResNet* (2018): eight convolutions with batch normalisation, three of
-them with a pooling by two and four of them in two residual blocks, then the largest value of each channel.
-
-GoogLeNet (Szegedy et al. 2015) up to its last map of features: the one network of the papers that timm lacks.
+conv-fashion, conv-cifar   the small ones of Warburg et al. 2023 (LAM), up to their last linear layer
+resnet9                    a residual network for images of 28 to 64 pixels a side, of which timm's networks leave a
+                           pixel or two: that of David Page's *How to train your ResNet* (2018), eight convolutions
+                           with batch normalisation, three of them with a pooling by two and four of them in two
+                           residual blocks, then the largest value of each channel
+googlenet                  Szegedy et al. 2015, up to its last map of features
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Axes of the charts: round tick values, their labels, and the frame that data is drawn into.
-
-Line charts, histograms and scatter plots as SVG text: pure functions from data to a string.
+"""Line charts, histograms and scatter plots as SVG text: pure functions from data to a string.
 
 Colours, dashes and fonts live in style.css under the series classes ``s0`` … ``s7``, the classes ``d0`` … ``d7`` of
-dashes for more than eight series, and the reference classes
-``oracle``, ``random`` and ``diagonal``, so that one drawing serves light, dark and paper. Every series has a colour
-*and* a dash (points: a colour and a shape), for readers who do not tell colours apart.
+dashes for more than eight series, and the reference classes ``oracle``, ``random`` and ``diagonal``, so that one
+drawing serves light, dark and paper. Every series has a colour *and* a dash (points: a colour and a shape), for
+readers who do not tell colours apart.
 """
 
 from __future__ import annotations

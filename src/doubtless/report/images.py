@@ -1,6 +1,6 @@
-"""Images inside the page: data URIs and the grid of queries with their nearest neighbours.
+"""Images inside the page: data URIs, the grid of queries with their neighbours, and the map of an embedding.
 
-The embedding seen from above: two coordinates for each of a sample of items (t-SNE; van der Maaten 2008).
+The map has two coordinates for each of a sample of items (t-SNE; van der Maaten 2008).
 """
 
 from __future__ import annotations

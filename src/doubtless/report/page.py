@@ -1,6 +1,7 @@
-"""Small pieces of HTML: escaped text, numbers, tables and figures. Every string from outside passes `text`.
+"""The HTML page around the sections: one file, its style inside, nothing loaded from anywhere.
 
-The HTML page around the sections: one file, its style inside, nothing loaded from anywhere.
+Also the small pieces that pages are made of: escaped text, numbers, tables and figures. Every string from
+outside passes `text`.
 """
 
 from __future__ import annotations

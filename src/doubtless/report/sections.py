@@ -1,6 +1,6 @@
-"""The sections of a run's report: key figures, tables, pictures, protocol. Data in, HTML out.
+"""The report of one run: everything an `Evaluation` holds, as one HTML file that needs nothing else.
 
-The report of one run: everything an `Evaluation` holds, as one HTML file that needs nothing else.
+Its sections are key figures, tables, pictures and the protocol: data in, HTML out.
 """
 
 from __future__ import annotations

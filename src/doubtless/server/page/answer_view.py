@@ -1,8 +1,6 @@
-"""What the page says, as pure functions of an answer: the decision in a sentence, the covering set, the parts.
+"""An answer in words and as HTML: the decision, hits with probability bars and frames, covering set, doubt.
 
-An answer as HTML: the decision, the hits with probability bars and coloured frames, the covering set, the doubt.
-
-Pure functions from an `Answer` to text. Whatever comes from the index passes `text`, which escapes it.
+Pure functions of an `Answer`. Whatever comes from the index passes `text`, which escapes it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What the second tab shows of an index: a map of its items with their doubt, and how well it is calibrated.
+"""What the second tab shows of a gallery: a map of its items with their doubt, and how well it is calibrated.
 
-Every item of a sample asks for its nearest neighbours among all others. Its doubt is the probability that the first
-of them has another label; before calibration its own uncertainty, or the distance where it has none.
-
-The gallery as HTML: its map with doubt as size, the most and the least certain items, its curves.
+Every item of a sample asks for its nearest neighbours among all others. Its doubt is the probability that the
+first of them has another label; before calibration its own uncertainty, or the distance where it has none.
 """
 
 from __future__ import annotations

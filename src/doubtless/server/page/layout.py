@@ -1,6 +1,6 @@
-"""What stands in the page's head: the report's colours and charts, the page's own rules, a script.
+"""The page in Gradio's blocks: what can be chosen and moved, and which part of the page it changes.
 
-The page in Gradio's blocks: what can be chosen and moved, and which part of the page it changes.
+In its head stand the report's colours and charts, the page's own rules and a script.
 """
 
 from __future__ import annotations

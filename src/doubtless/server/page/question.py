@@ -1,9 +1,10 @@
-"""What the sliders do to a picture: blur, noise and occlusion, each from 0 (untouched) to 1 (hardly anything left).
+"""From a picture that a visitor chose to the HTML of its answer. No Gradio here: what the page does,
+testable.
 
-Strengths are relative to the shorter side, so that they mean the same for a thumbnail and for a photograph. They
-are nested: the same noise grows, the same blocks come one after the other, so that more is more of the same.
-
-From a picture that a visitor chose to the HTML of its answer. No Gradio here: what the page does, testable.
+The sliders disturb the picture first: blur, noise and occlusion, each from 0 (untouched) to 1 (hardly
+anything left). Strengths are relative to the shorter side, so that they mean the same for a thumbnail and for
+a photograph. They are nested: the same noise grows, the same blocks come one after the other, so that more is
+more of the same.
 """
 
 from __future__ import annotations

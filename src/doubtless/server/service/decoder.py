@@ -1,13 +1,11 @@
-"""Images from outside: what they are is read from their first bytes, how large from their header, both before
-anything is decoded; decoding itself stops when its time is over.
+"""Images from outside, decoded within limits of bytes, pixels and time.
 
-Accepted are JPEG, PNG, WebP, BMP and GIF (its first frame). TIFF is not: its decoder reads whole files at once, in
-too many dialects.
+What they are is read from their first bytes, how large from their header, both before anything is decoded. Accepted
+are JPEG, PNG, WebP, BMP and GIF (its first frame). TIFF is not: its decoder reads whole files at once, in too many
+dialects.
 
-`Decoder`: threads that decode uploads, each for a limited time.
-
-A thread cannot be stopped from outside. One that is over its time is given up: its request is told, another thread
-takes its place, and it ends by itself at the next block it reads.
+A thread of `Decoder` cannot be stopped from outside. One that is over its time is given up: its request is told,
+another thread takes its place, and it ends by itself at the next block it reads.
 """
 
 from __future__ import annotations

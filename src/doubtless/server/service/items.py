@@ -1,10 +1,9 @@
-"""`Items`: storing, removing and showing single items of an index that is served.
+"""Storing, removing and showing single items of a gallery that is served, with copies of their images.
 
-`Shelf`: copies of images that came with items over HTTP, in the folder `images` of the index.
-
-A file's name is a hash of the item's id and the image's bytes: made here, never by a request. While an item is
-being stored or removed, a note with its id lies in `images/pending`; what a killed process left half done is found
-by these notes and cleared away when the index is next opened for writing.
+The copies lie in the folder `images` of the index (`Shelf`). A file's name is a hash of the item's id and the
+image's bytes: made here, never by a request. While an item is being stored or removed, a note with its id
+lies in `images/pending`; what a killed process left half done is found by these notes and cleared away when
+the index is next opened for writing.
 """
 
 from __future__ import annotations

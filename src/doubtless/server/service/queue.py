@@ -1,9 +1,8 @@
-"""`Batcher`: what many threads ask for at once becomes one call.
+"""What is asked of a service, and how many askers are answered by one call of the model and one search per filter.
 
-A batch begins as soon as the worker is free and something waits. It is filled with what waits already and, for at
-most `wait` seconds, with what is known to be on its way; someone who asks alone waits for nobody.
-
-What is asked of a service, and how a batch of it is answered: one call of the model, one search a filter.
+`Batcher` makes one call of what many threads ask for at once. A batch begins as soon as the worker is free and
+something waits. It is filled with what waits already and, for at most `wait` seconds, with what is known to be on
+its way; someone who asks alone waits for nobody. `Engine` answers a batch.
 """
 
 from __future__ import annotations
