@@ -14,7 +14,7 @@ OURS = {
     "InputError", "FileError", "RunError", "StoreError", "DoubtlessError", "NotFoundError", "ConflictError",
     "ReadOnlyError", "OverloadedError", "ImageError", "UnsupportedImageError", "LargeImageError",
 }  # fmt: skip
-FIRST = re.compile(r"[^a-z]|k\b|[a-z]+[_.-]\w|λ|τ|κ|doubtless\b|pytorch|torch")
+FIRST = re.compile(r"[^a-z]|k\b|[a-z]+[_.-]\w|λ|τ|κ|doubtless\b|pytorch|torch|timm|milvus:")
 """A capital, a sign or a value; or what begins small by its nature: names of parameters, methods and packages."""
 
 

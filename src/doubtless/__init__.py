@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from doubtless.errors import InputError as InputError
     from doubtless.errors import RunError as RunError
     from doubtless.evaluation import Evaluation as Evaluation
+    from doubtless.evaluation import EvaluationOptions as EvaluationOptions
+    from doubtless.evaluation import GivenScores as GivenScores
     from doubtless.evaluation import evaluate as evaluate
     from doubtless.gallery import Answer as Answer
     from doubtless.gallery import Gallery as Gallery
@@ -49,6 +51,8 @@ _HOMES = {
     "evaluate_run": "runs.evaluation",
     "evaluate": "evaluation",
     "Evaluation": "evaluation",
+    "EvaluationOptions": "evaluation",
+    "GivenScores": "evaluation",
     "Config": "config",
     "load_config": "methods.configuration",
     "make_config": "methods.configuration",

@@ -36,7 +36,7 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 SMALLER = {
-    "train": ["--set", "training.epochs=1", "--no-evaluate"],
+    "train": ["--set", "training.epochs=1", "--set", "data.source=digits", "--no-evaluate"],
     "posterior": ["--set", "laplace.tune.grid=5", "--no-evaluate"],
     "evaluate": ["--bootstrap", "0"],
     "serve": ["--no-page"],

@@ -42,7 +42,7 @@ def family_answers(family: str, dim: int, *, spread: float = 1.0) -> FamilyAnswe
         return LocationAnswers()
     if dim < 2:
         raise InputError(
-            f"a {family} embedding of one dimension cannot be exported; train with model.dim from 2 on."
+            f"A {family} embedding of one dimension cannot be exported; train with model.dim from 2 on."
         )
     if family == "vmf":
         return VmfAnswers(dim)

@@ -3,9 +3,10 @@
 labels.csv has a column `id` and a column `label`; `path` is the image's file, any other column metadata. Its rows
 are those of the vectors, in order; where the vectors bring ids of their own, rows are found by id.
 
-Out of somebody's FAISS index come the vectors that it holds exactly (Flat, IVF-Flat, HNSW-Flat, with or without
-ids). Quantised vectors (PQ, scalar quantizers, additive ones) are approximations: they are refused, because distances
-and doubt measured on them would be wrong without a word. A refined index (`IndexRefineFlat`) still has the vectors.
+Out of somebody's FAISS index come the vectors that it holds exactly (Flat, IVF-Flat, HNSW-Flat, with or
+without ids). Quantised vectors (PQ, scalar quantizers, additive ones) are approximations: they are refused,
+because distances and doubt measured on them would be wrong without a word. A refined index
+(`IndexRefineFlat`) still has the vectors.
 """
 
 from __future__ import annotations

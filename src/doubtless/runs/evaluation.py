@@ -274,7 +274,7 @@ def evaluate_run(
     report     whether report.html is written beside metrics.json
     progress   shows bars, such as `doubtless.progress.bar`
 
-    >>> evaluate_run("runs/first", ood=["digits"], bootstrap=0, report=False)["recall@1"] > 0.5
+    >>> evaluate_run("runs/first", bootstrap=0, report=False)["recall@1"] > 0.5
     True
     """
     opened = run if isinstance(run, Run) else Run.open(run)
