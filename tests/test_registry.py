@@ -174,8 +174,11 @@ def test_plugins_are_loaded_once_by_many_threads(site: Path, things: Registry[An
         ("module:", "looks like"),
         ("module:no_such_package.thing", "no module no_such_package to import"),
         ("module:os.path.no_such_thing", "os.path has no no_such_thing"),
-        ("module:os.sep", "must name something to call"),
-        ("module:os.getenv", "cannot be called without arguments"),
+        ("module:torch.pi", "must name something to call"),
+        ("module:torch.nn.Linear", "cannot be called without arguments"),
+        ("module:os.abort", "is of Python's own library"),
+        ("module:os.sep", "is of Python's own library"),
+        ("module:doubtless.registry.import_module", "is of Python's own library"),  # by another name
     ],
 )
 def test_a_wrong_import_path_is_a_sentence(path: str, sentence: str) -> None:

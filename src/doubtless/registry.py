@@ -9,6 +9,7 @@ What is not worth a package is named by its import path: `module:package.functio
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -187,10 +188,17 @@ def names_network(name: str) -> bool:
 def call_import_path(path: str) -> Any:
     """Calls what an import path names, without arguments; what goes wrong in it is told as such.
 
-    >>> call_import_path("module:collections.OrderedDict")
-    OrderedDict()
+    Runs and indexes name such paths, and may come from others: Python's own library, in which there is neither a
+    network nor data but much that is better not called (`os.abort`), is refused.
+
+    >>> call_import_path("module:torch.nn.Identity")
+    Identity()
     """
     function = import_object(path)
+    if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names or (
+        path.removeprefix(MODULE).partition(".")[0] in sys.stdlib_module_names
+    ):
+        raise InputError(f"{path} is of Python's own library; no network and no data are to be had there.")
     if not callable(function):
         raise InputError(
             f"{path} must name something to call without arguments, got a {type(function).__name__}."

@@ -50,9 +50,9 @@ def calibrate(
 
     Example: doubtless calibrate gallery --pairs checked.csv
     """
-    from doubtless.calibration.fit import Targets
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
+    from doubtless.gallery.calibration import Targets
     from doubtless.progress import bar
 
     if queries is not None and pairs is not None:

@@ -13,7 +13,8 @@ from torch import Tensor
 from doubtless.calibration import fit
 from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.fit import DEFAULT, Calibration, Known, Targets
+from doubtless.calibration.fit import DEFAULT, Calibration, Known
+from doubtless.calibration.fit import Targets as Targets
 from doubtless.calibration.pairs import PairAnswer, PairCalibrator, answer_pair
 from doubtless.calibration.risk import RiskControl
 from doubtless.embedding import Embedding

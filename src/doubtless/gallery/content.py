@@ -13,6 +13,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
+from doubtless.index.migration import migrate as migrate
 from doubtless.index.settings import IndexScore, Kind
 from doubtless.ingest.bulk import Meter, embedded
 from doubtless.ingest.create import Filled, create_index, create_index_of_images, fill

@@ -16,7 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.pairs import PairAnswer, answer_pair
+from doubtless.calibration.pairs import PairAnswer as PairAnswer
+from doubtless.calibration.pairs import answer_pair
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer, Answers

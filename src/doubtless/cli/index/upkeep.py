@@ -113,11 +113,11 @@ def migrate(
     from dataclasses import asdict
 
     from doubtless.cli.tables import print_json
-    from doubtless.index import migration as migrating
+    from doubtless.gallery import content
     from doubtless.progress import spinner
 
     with spinner(f"copying {source}"):
-        done = migrating.migrate(source, target, restart=restart)
+        done = content.migrate(source, target, restart=restart)
     if json:
         print_json(asdict(done))
         return

@@ -8,10 +8,10 @@ from urllib.parse import quote
 import torch
 from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstraints
 
-from doubtless.calibration.pairs import PairAnswer
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answer import Answer, finite
+from doubtless.gallery import Answer, PairAnswer
+from doubtless.gallery.answer import finite
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]

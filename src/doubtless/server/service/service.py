@@ -16,10 +16,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from doubtless.calibration.pairs import PairAnswer
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery import Answer, Gallery
+from doubtless.gallery import Answer, Gallery, PairAnswer
 from doubtless.runs.model import Model
 from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
 from doubtless.server.service.drift import Drift
