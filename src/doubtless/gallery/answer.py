@@ -172,7 +172,7 @@ class Answers:
     warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.hits)
+        return len(self.decision)
 
     def __iter__(self) -> Iterator[Answer]:
         return (self[i] for i in range(len(self)))

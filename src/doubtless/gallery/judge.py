@@ -178,7 +178,7 @@ class Judge:
         features   (n, F) of the queries before the head, where the doubt looks at them
         filtered   whether only some of the gallery was searched
         """
-        calibrated = self.calibrated
+        calibrated, items = self.calibrated, len(index)
         chance = None if calibrated.calibrator is None else calibrated.calibrator.probability(hits)
         sizes = None
         if calibrated.covering is not None and chance is not None:
@@ -200,7 +200,7 @@ class Judge:
             presence=p_value,
             total_doubt=total,
             doubt=doubt,
-            warnings=self._warnings(len(index), filtered=filtered, by_vector=by_vector),
+            warnings=self._warnings(items, filtered=filtered, by_vector=by_vector),
         )
 
     def tested_doubts(self) -> Tensor | None:
@@ -228,7 +228,7 @@ class Judge:
 
     def _decide(self, hits: Hits, total: Tensor | None, p_value: Tensor | None) -> Tensor:
         """(n,) codes: absent where presence is too unlikely, else answered up to the threshold of doubt."""
-        decision = torch.full((len(hits),), ANSWER)
+        decision = torch.full_like(hits.row[:, 0], ANSWER)
         if self.calibrated.risk is not None and total is not None:
             decision[~self.calibrated.risk.answers(total)] = ABSTAIN
         if p_value is not None:
