@@ -137,6 +137,9 @@ def test_samples_are_asked_about_as_they_are_stored(tmp_path: Path) -> None:
     assert stored.total_doubt is not None
     torch.testing.assert_close(answers.total_doubt, stored.total_doubt)
     assert answers.decisions() == stored.decisions()
+    with Gallery.open(tmp_path / "g", writable=True) as made:  # and calibrated on samples from outside alike
+        made.calibrate(target_error=0.2, queries=samples, labels=[str(label) for label in labels])
+        assert made.ask(samples[:20]).total_doubt is not None
 
 
 def test_a_damaged_calibration_is_said_to_whoever_asks_and_nobody_else(tmp_path: Path) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from httpx import ASGITransport, AsyncClient
 from typer.testing import CliRunner
 
 import doubtless
 from doubtless.cli import app
+from doubtless.errors import InputError
 from doubtless.server.http.app import create_app
 from doubtless.server.service.service import Service
 from tests.ingest.pictures import tiny_images, write_folder
@@ -99,3 +101,21 @@ def test_calibrating_from_the_command_line_fits_the_same_doubt(
         assert json.loads(done.stdout) == json.loads(json.dumps(opened.status()["calibration"]))
     photo = sorted(photos.rglob("*.png"))[7]
     assert from_python(tmp_path / "other", photo) == from_python(gallery, photo)
+
+
+def test_vectors_of_another_model_than_the_one_named_are_refused(
+    gallery: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    with doubtless.open(gallery) as opened:
+        embedding = opened.index.embedding()
+    place = tmp_path / "vectors"
+    with doubtless.Gallery.create(place, embedding=embedding, model=tiny_run) as made:
+        assert made.index.model is not None
+        model = made.model
+        with torch.no_grad():
+            model.method.head.bias += 1  # another one from here on
+    changed = doubtless.Gallery.open(place, model=model, writable=True)
+    with changed, pytest.raises(InputError, match="holds embeddings of another model"):
+        changed.add(embedding=embedding[:1], ids=["new"])
+    with doubtless.Gallery.open(place, model=tiny_run, writable=True) as opened:
+        assert opened.add(embedding=embedding[:1], ids=["new"]).items == 1

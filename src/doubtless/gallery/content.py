@@ -141,15 +141,12 @@ def create_of_vectors(
     place: str | Path, vectors: Imported, model: Model | None, *, kind: Kind, score: IndexScore | None
 ) -> Filled:
     """A new index of vectors; `model` is what made them, where it is at hand."""
-    fingerprint = None if model is None else model_fingerprint(model.method)
-    if None not in (fingerprint, vectors.fingerprint) and fingerprint != vectors.fingerprint:
-        raise InputError("These vectors were embedded by another model than the one that was named.")
     return create_index(
         place,
         vectors.shards,
         kind=kind,
         score=score or vectors.score or "direction",
-        model=fingerprint or vectors.fingerprint,
+        model=_fingerprint(vectors, model),
         run=vectors.run if model is None else model.place,
     )
 
@@ -178,9 +175,17 @@ def bad_list(filled: Filled) -> Path | None:
     return folder_beside(filled.path) / BAD if filled.bad else None
 
 
-def add_vectors(index: Index, vectors: Imported, *, existing: str) -> Filled:
-    """Adds vectors; those of another model than the index's are refused where that is known."""
-    return fill(index, vectors.shards, existing=existing, model=vectors.fingerprint)
+def add_vectors(index: Index, vectors: Imported, model: Model | None, *, existing: str) -> Filled:
+    """Adds vectors, which `model` has made where it is named; those of another than the index's are refused."""
+    return fill(index, vectors.shards, existing=existing, model=_fingerprint(vectors, model))
+
+
+def _fingerprint(vectors: Imported, model: Model | None) -> str | None:
+    """Of the model that made vectors, as they say themselves or as it was named; both must be one."""
+    named = None if model is None else model_fingerprint(model.method)
+    if None not in (named, vectors.fingerprint) and named != vectors.fingerprint:
+        raise InputError("These vectors were embedded by another model than the one that was named.")
+    return named or vectors.fingerprint
 
 
 def _sources(images: ImageSources) -> list[str | Path | Source]:

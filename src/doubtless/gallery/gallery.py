@@ -123,18 +123,15 @@ class Gallery:
 
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
+        loaded = None if model is None else opened(model)
         if images is not None:
-            if model is None:
+            if loaded is None:
                 raise InputError("Images need a model that embeds them: name a run, or give a network.")
-            filled = content.create_of_images(
-                place, images, opened(model), kind=kind, score=score, reading=reading
-            )
+            filled = content.create_of_images(place, images, loaded, kind=kind, score=score, reading=reading)
         else:
             vectors = content.vectors_of(embedding, ids=ids, labels=labels, metadata=metadata)
-            filled = content.create_of_vectors(
-                place, vectors, None if model is None else opened(model), kind=kind, score=score
-            )
-        gallery = cls.open(place, model=model, writable=True)
+            filled = content.create_of_vectors(place, vectors, loaded, kind=kind, score=score)
+        gallery = cls.open(place, model=loaded, writable=True)
         gallery.filled = filled
         return gallery
 
@@ -189,13 +186,10 @@ class Gallery:
         judge = self.judge
         if score is not None and score != self.index.settings.score:
             judge = Judge.of_nothing(score)
-        embedding = fitting(
-            queries.embedding, self.index.settings
-        )  # as the items are that doubt was fitted on
-        hits = self.index.search(embedding, judge.depth(k), where=where, score=score)
+        hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
         answers = judge.answers(
             hits,
-            embedding,
+            queries.embedding,
             self.index,
             k=k,
             confidence=confidence,
@@ -211,11 +205,14 @@ class Gallery:
         return self.judge.answers(hits, embedding, self.index, k=k)
 
     def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
-        """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them."""
+        """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them.
+
+        Embeddings become what the index keeps of such: doubt and probabilities were fitted on items in that form.
+        """
         if isinstance(what, Queries):
             return what
         if isinstance(what, Embedding):
-            return Queries(what)
+            return Queries(fitting(what, self.index.settings))
         return self._queries(self.model.describe(what, progress=progress))
 
     def read_prepared(self, images: Tensor) -> Queries:
@@ -223,7 +220,8 @@ class Gallery:
         return self._queries(self.model.method.describe(images).to("cpu"))
 
     def _queries(self, described: Described) -> Queries:
-        return Queries(described.embedding, described.features if self.judge.wants_features else None)
+        embedding = fitting(described.embedding, self.index.settings)
+        return Queries(embedding, described.features if self.judge.wants_features else None)
 
     def compare(
         self, first: Picture | Embedding, second: Picture | Embedding, *, prior: float = 0.5
@@ -237,9 +235,7 @@ class Gallery:
     def fitted(self, embedding: Embedding) -> Embedding:
         """As the index takes it; refused where it is of another kind, or points nowhere."""
         fitted = fitting(embedding, self.index.settings)
-        lengths = fitted.direction.norm(
-            dim=1
-        )  # zero, or not finite where numbers are too large to be squared
+        lengths = fitted.direction.norm(dim=1)  # 0, or not finite where numbers are too large to be squared
         if not bool(((lengths - 1).abs() < 1e-3).all()):
             raise InputError("An embedding has a location without a direction: it is zero, or far too large.")
         return fitted
@@ -269,7 +265,8 @@ class Gallery:
         if images is not None:
             return content.add_images(self.index, images, self.model, existing=existing, reading=reading)
         vectors = content.vectors_of(embedding, ids=ids, labels=labels, paths=paths, metadata=metadata)
-        return content.add_vectors(self.index, vectors, existing=existing)
+        model = None if self._model_of.named is None else self.model
+        return content.add_vectors(self.index, vectors, model, existing=existing)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none; durable when it returns."""
@@ -307,12 +304,16 @@ class Gallery:
         if pairs is not None:
             record = calibration.calibrate_on_pairs(self.index, pairs)
         else:
+            outside = None if queries is None else self.read(queries, progress=progress).embedding
             record = calibration.calibrate(
                 self.index,
                 calibration.targets_of(targets, target_error),
-                queries=None if queries is None else self.read(queries, progress=progress).embedding,
+                queries=outside,
                 labels=labels,
-                features_of=calibration.feature_reader(self, novelty, progress=progress),
+                # Of queries from outside only directions are compared, so no image is looked at again.
+                features_of=None
+                if queries is not None
+                else calibration.feature_reader(self, novelty, progress=progress),
                 most=most or calibration.MOST,
                 seed=seed,
             )
