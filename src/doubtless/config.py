@@ -32,7 +32,9 @@ class DataConfig(Section):
     channels: Literal[1, 3] | None = None
     augment: str | list[str | dict[str, dict[str, Any]]] = []
     """A preset ("crop-flip", "place"), or torchvision v2 transforms by name."""
-    validation: float = Field(default=0.1, gt=0, lt=1)
+    validation: float | None = Field(default=None, gt=0, lt=1)
+    """The share of the training part that validates; None: a fifth of the classes where parts share none, so that
+    there are enough to stop by, else a tenth of the images."""
     test: float = Field(default=0.2, gt=0, lt=1)
     split_seed: int = 0
     """Apart from `seed`, so that runs of several seeds share one split."""
@@ -53,7 +55,14 @@ class ModelConfig(Section):
     normalization: Literal["auto", "none", "imagenet", "symmetric"] = "auto"
     freeze: bool = False
     """Train the head only, on features computed once."""
+    batch_norm: Literal["trained", "frozen"] = "trained"
+    """frozen: the backbone's batch norm keeps its statistics and uses them in training as well."""
+    feature_norm: Literal["none", "layer"] = "none"
+    """layer: features have mean 0 and variance 1 before the head, image by image."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """The share of features that is dropped before the head while training."""
     head_start: Literal["random", "half-whitened"] = "random"
+    """half-whitened: from principal components of the training features, each divided by the root of its deviation."""
 
 
 class NamedConfig(Section):
@@ -73,6 +82,8 @@ class LossConfig(Section):
     mining: Literal["semi-hard", "hard"] = "semi-hard"
     pairs: Literal["all", "semi-hard", "hard"] = "all"
     """Of the contrastive loss: all pairs of a batch, or those that take part in such a triplet of it."""
+    reduction: Literal["active", "all"] = "active"
+    """Of the contrastive loss: positives and negatives are averaged over those pairs that are not zero, or all."""
     arguments: dict[str, Any] = {}
     miner: NamedConfig | None = None
     lr_factor: float = Field(default=1.0, gt=0)
@@ -82,15 +93,32 @@ class LossConfig(Section):
 class TrainingConfig(Section):
     """The section `training`: the loop, the optimiser, the devices."""
 
+    recipe: Literal["auto", "fine-tuning", "scratch"] = "auto"
+    """Which defaults hold (`FINE_TUNING` or those written here); auto: fine-tuning where weights are named."""
     epochs: int = Field(default=20, ge=0)
     batch_size: int = Field(default=128, ge=2)
     per_class: int | None = Field(default=None, ge=2)
     """Images per class in a batch; None: the smallest number from 4 on that fits."""
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
     lr: float = Field(default=1e-3, gt=0)
+    schedule: Literal["decay", "step", "cosine"] = "decay"
+    """How the learning rate falls: by `lr_decay` after each epoch, or each `lr_step` epochs, or as a cosine to 0."""
     lr_decay: float = Field(default=1.0, gt=0, le=1)
-    """The learning rate is multiplied by this after each epoch."""
+    """What the learning rate is multiplied by: after each epoch, with `schedule: step` after `lr_step` of them."""
+    lr_step: int = Field(default=10, ge=1)
+    warmup: int = Field(default=0, ge=0)
+    """So many of the epochs train head and loss alone, the backbone stays as it is."""
+    backbone_lr: float = Field(default=1.0, gt=0)
+    """Factor on the learning rate of the backbone."""
+    head_lr: float = Field(default=1.0, gt=0)
+    """Factor on the learning rate of the head; for proxies see `loss.lr_factor` and `proxy.proxy_lr`."""
+    clip: float | None = Field(default=None, gt=0)
+    """Gradients longer than this, all parameters together, are shortened to it."""
+    patience: int | None = Field(default=None, ge=1)
+    """Training stops after so many epochs without a better validation score; None: it goes on to the end."""
     weight_decay: float = Field(default=0.0, ge=0)
+    decayed: Literal["all", "weights"] = "all"
+    """What weight decay acts on: all parameters, or none of the norms and biases."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
     precision: Literal["auto", "32", "bf16"] = "auto"
     """auto: bf16 for timm networks on a GPU that computes in it, else 32 bits."""
@@ -112,6 +140,9 @@ class EvaluationConfig(Section):
     """The k of recall@k and map@k; None: 1, 5 and 10 as far as the gallery reaches."""
     data: str | None = None
     """Another source to measure on than the run's own test part: cars, with what was learned of birds."""
+    size: int | None = Field(default=None, ge=8)
+    """Side of the images that are measured; None: `data.size`. After random crops, which show things larger than
+    they are, somewhat larger test images are often better."""
     ood_ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """OOD items to one query in the paper one compares with; None: no further AUPRC."""
 
@@ -148,6 +179,54 @@ class Config(Section):
     def to_yaml(self) -> str:
         """The text of a configuration file that says the same."""
         return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
+
+FINE_TUNING: dict[str, dict[str, Any]] = {
+    "data": {"augment": "crop-flip"},
+    "model": {"batch_norm": "frozen", "head_start": "half-whitened"},
+    "training": {
+        "optimizer": "adamw",
+        "lr": 1e-4,
+        "weight_decay": 1e-4,
+        "decayed": "weights",
+        "schedule": "cosine",
+        "warmup": 1,
+        "clip": 10.0,
+        "patience": 6,
+    },
+}
+"""What holds where a configuration is silent and a pretrained network is trained, whatever the method."""
+
+
+def fine_tunes(data: Mapping[str, Any]) -> bool:
+    """Whether plain values of a configuration ask for the training of a pretrained network.
+
+    >>> fine_tunes({"model": {"backbone": "resnet50", "pretrained": True}})
+    True
+    >>> fine_tunes({"model": {"backbone": "resnet50", "pretrained": True, "freeze": True}})
+    False
+    """
+    model, training = (_section(data, name) for name in ("model", "training"))
+    recipe = training.get("recipe", "auto")
+    if recipe != "auto":
+        return bool(recipe == "fine-tuning")
+    return bool(model.get("weights") or model.get("pretrained")) and not model.get("freeze")
+
+
+def with_fine_tuning(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with those of `FINE_TUNING` where they are silent.
+
+    >>> with_fine_tuning({"training": {"lr": 0.1}})["training"]["lr"]
+    0.1
+    """
+    filled = {name: {**defaults, **_section(data, name)} for name, defaults in FINE_TUNING.items()}
+    wrong = {name: data[name] for name in filled if not isinstance(data.get(name, {}), Mapping)}
+    return {**data, **filled, **wrong}  # what is no section is left for the check to say so
+
+
+def _section(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = data.get(name, {})
+    return section if isinstance(section, Mapping) else {}
 
 
 def check_config(data: Mapping[str, Any], sections: Mapping[str, type[Section]]) -> Config:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
@@ -16,18 +15,20 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from doubtless.bench.suite import Suite
 from doubtless.config import Config
-from doubtless.data import BalancedBatches, Batch, open_source
+from doubtless.data import open_source
 from doubtless.data.source import locate
+from doubtless.data.splits import validation_share
 from doubtless.files import write_text
-from doubtless.methods import Method, method_class
+from doubtless.methods import method_class
 from doubtless.runs import Run
-from doubtless.runs.data import RunData, open_run_data
+from doubtless.runs.data import open_run_data
 from doubtless.runs.model import best_device
+from doubtless.runs.timing import read_timing
+from doubtless.training.estimate import estimate_epoch
 
 # What does not change a result: where data lies, how many hands load it, what device computes.
 INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes", "compile")}
@@ -36,9 +37,24 @@ INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices
 YOUNGER: dict[tuple[str, ...], Any] = {
     ("evaluation", "data"): None,
     ("evaluation", "ood_ratio"): None,
+    ("evaluation", "size"): None,
     ("loss", "pairs"): "all",
+    ("loss", "reduction"): "all",
+    ("model", "batch_norm"): "trained",
+    ("model", "feature_norm"): "none",
+    ("model", "dropout"): 0.0,
+    ("training", "recipe"): "auto",
+    ("training", "schedule"): "decay",
+    ("training", "lr_step"): 10,
+    ("training", "warmup"): 0,
+    ("training", "backbone_lr"): 1.0,
+    ("training", "head_lr"): 1.0,
+    ("training", "clip"): None,
+    ("training", "patience"): None,
+    ("training", "decayed"): "all",
     ("laplace", "tune", "meant_for"): None,
     ("laplace", "refit"): False,
+    ("laplace", "reduction"): None,
 }
 
 
@@ -127,6 +143,8 @@ def run_key(config: Config) -> str:
         inside = reduce(lambda inner, section: inner.get(section, {}), sections, plain)
         if key in inside and inside[key] == before:
             del inside[key]
+    if config.data.validation is None:
+        plain["data"]["validation"] = validation_share(config.data.split)
     if config.training.precision == "auto":  # as much as the device allows: no other result is meant
         plain["training"]["precision"] = "32"
     data = config.data
@@ -184,16 +202,17 @@ def save_choices(path: Path, choices: dict[str, dict[str, Any]]) -> None:
 
 
 EVALUATION_SECONDS = 20.0  # start of a process, embedding, metrics and intervals of a thousand queries
-STEPS = 3
 
 
 def estimate_seconds(jobs: Sequence[Job]) -> dict[str, float]:
     """Method → seconds per run, on this machine, one run at a time."""
     seconds: dict[str, float] = {}
     for job in jobs:
-        timing = job.folder / "timing.json"
-        if timing.exists():
-            seconds[job.method] = json.loads(timing.read_text())["train_seconds"] + EVALUATION_SECONDS
+        timing = read_timing(job.folder)
+        if "seconds" in timing:
+            seconds[job.method] = timing["seconds"]
+        elif "train_seconds" in timing:  # all that older runs have
+            seconds[job.method] = timing["train_seconds"] + EVALUATION_SECONDS
     for job in jobs:
         if job.method not in seconds:
             seconds[job.method] = _probe(job.config) + EVALUATION_SECONDS
@@ -205,30 +224,8 @@ def _probe(config: Config) -> float:
     data = open_run_data(config)
     method = method_class(config.method)(config, data.spec)
     stages = list(method.stages().values())
-    seconds = _probe_training(method, data)
+    seconds = 0.0
+    if method.trains and config.training.epochs > 0:
+        method.to(best_device(config.training.accelerator))
+        seconds = estimate_epoch(method, data).epoch * config.training.epochs
     return seconds + (len(stages) * _probe(stages[0]) if stages else 0.0)  # members are alike
-
-
-def _probe_training(method: Method, data: RunData) -> float:
-    config = method.config
-    if not method.trains or config.training.epochs == 0:
-        return 0.0
-    device = best_device(config.training.accelerator)
-    method.to(device)
-    options = config.training
-    plan = BalancedBatches(data.train.labels, batch_size=options.batch_size, per_class=options.per_class)
-    rows = plan.epoch(0)[0]
-    shape = (
-        (method.encoder.feature_dim,)
-        if method.batch_kind == "features"
-        else (data.spec.channels, *[data.spec.size] * 2)
-    )
-    batch = Batch(torch.rand(len(rows), *shape, device=device), data.train.labels[rows].to(device), rows)
-    best = float("inf")
-    for _ in range(STEPS):
-        began = time.perf_counter()
-        method.loss(batch).total.backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - began)
-    return best * len(plan) * options.epochs

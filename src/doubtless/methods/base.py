@@ -124,6 +124,10 @@ class Method(nn.Module):
     """The folder of its run, below which its stages lie; known once there is one."""
     load_run: Callable[[Path], Method | None] | None = None
     """Set with `folder`: the finished method of a run, None where there is no finished run."""
+    learns: ClassVar[bool] = True
+    """False: nothing of it is ever trained, and the defaults of fine-tuning are not its own."""
+    encoder_rests: bool = False
+    """Whether head and loss train alone for now: `training.warmup`."""
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
@@ -143,6 +147,9 @@ class Method(nn.Module):
             weights=None if model.weights is None else locate(model.weights, config.data.root),
             pretrained=model.pretrained,
             normalization=model.normalization,
+            batch_norm=model.batch_norm,
+            feature_norm=model.feature_norm,
+            dropout=model.dropout,
         )
         if model.freeze:
             self.encoder.requires_grad_(False)
@@ -205,8 +212,11 @@ class Method(nn.Module):
         return features
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Features (n, F) of a batch's inputs, whichever kind they are."""
-        return inputs if self.batch_kind == "features" else self.encode(inputs)
+        """Features (n, F) of a batch's inputs, whichever kind they are; without gradient while the encoder rests."""
+        if self.batch_kind == "features":
+            return inputs
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder_rests):
+            return self.encode(inputs)
 
     @contextmanager
     def evaluated(self) -> Iterator[None]:
@@ -268,9 +278,31 @@ class Method(nn.Module):
         """Plain values to keep in model.json: what was chosen or measured in `finish`."""
         return {}
 
+    def lr_factors(self) -> dict[str, float]:
+        """Factors on the learning rate by how a parameter's name begins; where several fit, the last one counts."""
+        training = self.config.training
+        return {"encoder.": training.backbone_lr, "head.": training.head_lr}
+
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Parameters with a factor on the learning rate each: ``[{"params": …, "lr_factor": 1.0}]``."""
-        return [{"params": [p for p in self.parameters() if p.requires_grad], "lr_factor": 1.0}]
+        """What the optimiser takes: trainable parameters by their factor, and by whether weight decay acts on them.
+
+        ``[{"params": […], "lr_factor": 1.0, "weight_decay": 1e-4}]``; equal ones share a group, which is one round of
+        the optimiser.
+        """
+        training, factors = self.config.training, self.lr_factors()
+        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            factor = next((factors[start] for start in reversed(factors) if name.startswith(start)), 1.0)
+            decays = (
+                training.decayed == "all" or parameter.dim() > 1
+            )  # norms and biases are vectors or numbers
+            groups.setdefault((factor, training.weight_decay if decays else 0.0), []).append(parameter)
+        return [
+            {"params": members, "lr_factor": factor, "weight_decay": decay}
+            for (factor, decay), members in groups.items()
+        ]
 
     @property
     def device(self) -> torch.device:

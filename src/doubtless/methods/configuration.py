@@ -8,20 +8,23 @@ from typing import Any
 
 import yaml
 
-from doubtless.config import Config, check_config, with_overrides
+from doubtless.config import Config, check_config, fine_tunes, with_fine_tuning, with_overrides
 from doubtless.errors import InputError
 from doubtless.methods import method_class
 
 
 def make_config(data: Mapping[str, Any]) -> Config:
-    """A checked configuration from plain values.
+    """A checked configuration from plain values; where they train a pretrained network, with `FINE_TUNING`'s defaults.
 
     >>> make_config({"method": "deterministic", "data": {"source": "fashion-sample"}}).training.epochs
     20
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("method"), str):
         raise InputError("A configuration needs the key method, such as `method: deterministic`.")
-    return check_config(data, method_class(data["method"]).sections)
+    method = method_class(data["method"])
+    if method.learns and fine_tunes(data):
+        data = with_fine_tuning(data)
+    return check_config(data, method.sections)
 
 
 def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> Config:

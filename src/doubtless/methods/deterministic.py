@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from doubtless.config import Config
 from doubtless.data.loading import Batch
@@ -32,11 +32,6 @@ class Deterministic(Method):
         """With our own losses; those of others may pick tuples by their values."""
         return self.metric_loss.fixed_shapes
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def lr_factors(self) -> dict[str, float]:
         """The loss's own parameters (proxies) may learn faster than the network."""
-        of_loss = {id(p) for p in self.metric_loss.parameters()}
-        trainable = [p for p in self.parameters() if p.requires_grad]
-        network = [p for p in trainable if id(p) not in of_loss]
-        proxies = [p for p in trainable if id(p) in of_loss]
-        groups: list[dict[str, Any]] = [{"params": network, "lr_factor": 1.0}]
-        return groups + ([{"params": proxies, "lr_factor": self.config.loss.lr_factor}] if proxies else [])
+        return {**super().lr_factors(), "metric_loss.": self.config.loss.lr_factor}

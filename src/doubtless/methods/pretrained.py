@@ -23,6 +23,7 @@ class Pretrained(Method):
     name: ClassVar[str] = "pretrained"
     summary: ClassVar[str] = "a backbone's own features, raw or half-whitened; nothing is trained"
     sections: ClassVar[dict[str, type[Section]]] = {"features": FeatureOptions}
+    learns: ClassVar[bool] = False
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)

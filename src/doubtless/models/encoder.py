@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 from doubtless.errors import InputError
 from doubtless.models.backbones import STATISTICS, Normalization, Pooling, build_backbone, load_weights
+
+BatchNorm = Literal["trained", "frozen"]
+FeatureNorm = Literal["none", "layer"]
 
 
 class GeM(nn.Module):
@@ -50,6 +55,7 @@ class Encoder(nn.Module):
     `backbone`: "conv-fashion", "conv-cifar", "resnet9", "googlenet", a plugin's, any timm model's name, or
     "module:package.function"; `given` is the network itself, of which a copy is taken. `size` is the side of the
     images, where the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
+    `batch_norm`, `feature_norm` and `dropout` are those of the section `model`.
 
     >>> Encoder("conv-fashion", channels=1, size=28)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 9216])
@@ -69,10 +75,17 @@ class Encoder(nn.Module):
         weights: str | Path | None = None,
         pretrained: bool = False,
         normalization: Normalization = "auto",
+        batch_norm: BatchNorm = "trained",
+        feature_norm: FeatureNorm = "none",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.name = backbone
         self.channels_last = False
+        self.freezes_batch_norm = batch_norm == "frozen"
+        self.feature_norm = feature_norm
+        self.dropout = nn.Dropout(dropout)
+        self.poolings = 1
         built = build_backbone(
             backbone, given=given, channels=channels, pooling=pooling, pretrained=pretrained
         )
@@ -93,7 +106,6 @@ class Encoder(nn.Module):
         elif pooling == "gem":
             self.pooling = GeM()
         self.feature_dim = self._count_features(self._try(channels, size))
-        self.poolings = 1
 
     def pool_apart(self, count: int) -> None:
         """GeM `count` times, each with a p of its own: features (n, count · F). Without GeM nothing changes.
@@ -130,6 +142,9 @@ class Encoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images (batch, C, H, W), bytes or floats in [0, 1], to features (batch, F)."""
+        return self.before_head(self._pooled(images))
+
+    def _pooled(self, images: Tensor) -> Tensor:
         if not images.is_floating_point():
             images = images.to(self.mean.dtype) / 255
         if images.shape[1] == 1 and self.takes == 3:
@@ -139,13 +154,33 @@ class Encoder(nn.Module):
             images = images.contiguous(memory_format=torch.channels_last)
         return self.pooling(self.backbone(images))
 
+    def before_head(self, features: Tensor) -> Tensor:
+        """Pooled features (batch, F) as a head takes them: each pooling's normalised, and dropped, where asked for."""
+        if self.feature_norm == "layer":
+            each = features.unflatten(-1, (self.poolings, -1))
+            features = layer_norm(each, each.shape[-1:]).flatten(-2)
+        return self.dropout(features)
+
+    def extra_repr(self) -> str:
+        """What its parts do not say; cached features are known by it."""
+        return f"feature_norm={self.feature_norm}"
+
+    def train(self, mode: bool = True) -> Encoder:
+        """Batch norm that is frozen stays in evaluation mode: it uses the statistics it has, and keeps them."""
+        super().train(mode)
+        if self.freezes_batch_norm:
+            for module in self.backbone.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.eval()
+        return self
+
     @torch.no_grad()
     def _try(self, channels: int, size: int) -> Tensor:
         """What a black image gives."""
         training = self.training
         self.eval()
         try:
-            features = self(torch.zeros(1, channels, size, size))
+            features = self._pooled(torch.zeros(1, channels, size, size))
         except (RuntimeError, ValueError, TypeError) as error:
             raise InputError(f"{self.name} cannot take {channels}×{size}×{size} images: {error}.") from error
         self.train(training)

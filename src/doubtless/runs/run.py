@@ -89,8 +89,11 @@ class Run:
                 {key: float(value) for key, value in row.items() if value} for row in csv.DictReader(lines)
             ]
 
-    def save_model(self, method: Method) -> None:
-        """Weights first, then the description: a run with a model.json is complete."""
+    def save_model(self, method: Method, *, choice: dict[str, Any] | None = None) -> None:
+        """Weights first, then the description: a run with a model.json is complete.
+
+        `choice` says which epoch the weights are of, and why, where epochs were trained.
+        """
         state = {name: value.detach().cpu().contiguous() for name, value in method.state_dict().items()}
         write_bytes(
             self.path / "model.safetensors", save_safetensors(state, metadata={"schema": str(SCHEMA)})
@@ -108,6 +111,7 @@ class Run:
                     "label_names": method.spec.label_names,
                 },
                 "record": method.record(),
+                "choice": choice,
             },
         )
 

@@ -120,8 +120,9 @@ def train_run(
         _train_stage(stage, folder, given, quiet=quiet, progress=progress)
     if config.base is not None:
         take_over(method, Run.open(config.base).load_method(encoder=given.encoder), name=config.base)
+    choice = None
     if method.trains and config.training.epochs > 0:
-        _fit(method, data, run, resume=resume, quiet=quiet, progress=progress)
+        choice = _fit(method, data, run, resume=resume, quiet=quiet, progress=progress)
     else:
         method.to(_trainer(config, run).strategy.root_device)
     if is_main():
@@ -130,7 +131,7 @@ def train_run(
         )
         method.eval()
         method.finish(train, validation)
-        run.save_model(method)
+        run.save_model(method, choice=choice)
     return TrainedRun(run.path, method=_at_rest(method), data=data)
 
 
@@ -161,7 +162,8 @@ def _open_or_create(config: Config, path: str | Path, resume: bool) -> Run:
 
 def _fit(
     method: Method, data: RunData, run: Run, *, resume: bool, quiet: bool, progress: Progress | None
-) -> None:
+) -> dict[str, Any]:
+    """Trains, leaves the weights of the best epoch in the method, and says which one that is."""
     checkpoint = run.checkpoint if resume and run.checkpoint.exists() else None
     if checkpoint is not None:
         read_checkpoint(checkpoint)  # a damaged one is a sentence before anything starts
@@ -181,7 +183,9 @@ def _fit(
     device = method.device
     trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
     method.to(device)  # Lightning leaves it on the CPU, where what follows would take minutes
+    method.encoder_rests = False
     module.restore_best()
+    return module.choice()
 
 
 def _replays(method: Method) -> bool:
@@ -246,7 +250,8 @@ def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> T
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.nodes,
-        strategy=DDPStrategy(find_unused_parameters=False) if several else "auto",
+        # While the head trains alone, the encoder's parameters have no gradient.
+        strategy=DDPStrategy(find_unused_parameters=options.warmup > 0) if several else "auto",
         max_epochs=options.epochs,
         precision=PRECISIONS[precision_of(config, best_device(options.accelerator))],
         plugins=[AtomicCheckpoints()],

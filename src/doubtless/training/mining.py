@@ -110,8 +110,7 @@ class TupleBatches:
         """Unit vectors (cache, D) of images; every process embeds its share."""
         count = len(chosen)
         share = chosen[rank() * count // world_size() : (rank() + 1) * count // world_size()]
-        still = self.images.preparation.without_augmentation()
-        part = ImageSet(self.images.source, self.images.index[share], still)
+        part = self.images.without_augmentation().part(share)
         points = embed_images(self.method, part, progress=self._named_progress()).direction
         if world_size() == 1:
             return points

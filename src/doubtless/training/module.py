@@ -64,6 +64,7 @@ class TrainingModule(LightningModule):
         self.run_folder = run
         self.rows: list[dict[str, float]] = []
         self.best_score = -1.0
+        self.best_epoch = -1
         self.best_state: dict[str, Tensor] = {}
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
@@ -80,7 +81,7 @@ class TrainingModule(LightningModule):
         groups = [
             {**group, "lr": options.lr * group["lr_factor"]} for group in self.method.parameter_groups()
         ]
-        arguments: dict[str, Any] = {"lr": options.lr, "weight_decay": options.weight_decay}
+        arguments: dict[str, Any] = {"lr": options.lr}
         if options.optimizer in {"rmsprop", "sgd"}:
             arguments["momentum"] = options.momentum
         if self.method.device.type == "cuda" and options.optimizer != "rmsprop":  # which has no fused version
@@ -101,7 +102,8 @@ class TrainingModule(LightningModule):
         epoch = self.current_epoch
         torch.manual_seed(hash((self.method.config.seed, epoch)) & 0x7FFFFFFF)
         for group in self._optimizer.param_groups:
-            group["lr"] = self.options.lr * group["lr_factor"] * self.options.lr_decay**epoch
+            group["lr"] = self.options.lr * group["lr_factor"] * lr_share(self.options, epoch)
+        self.method.encoder_rests = epoch < self.options.warmup
         self._steps, self._began = 0, time.perf_counter()
         for total in self._sums.values():
             total.zero_()
@@ -134,7 +136,16 @@ class TrainingModule(LightningModule):
             loss = self._loss(batch)
         with torch.autocast("cuda", enabled=False):
             loss.backward()
+            self._clip()
             optimizer.step()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Shortens gradients where Lightning takes the step."""
+        self._clip()
+
+    def _clip(self) -> None:
+        if self.options.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.method.parameters(), self.options.clip)
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -150,10 +161,11 @@ class TrainingModule(LightningModule):
                 f"lower training.lr (it is {self.options.lr:g}) and train again."
             )
         row |= {f"validation_{name}": value for name, value in self._validate().items()}
-        row["lr"] = self.options.lr * self.options.lr_decay**self.current_epoch
+        row["lr"] = self.options.lr * lr_share(self.options, self.current_epoch)
         row["seconds"] = round(time.perf_counter() - self._began, 3)
         self.rows.append(row)
-        self._keep_if_best(row[f"validation_{self.options.monitor}"])
+        self._keep_if_best(self._score_of(-1))
+        self._stop_if_no_better(self.current_epoch)
         if rank() == 0:
             write_text(self.run_folder.path / "log.csv", as_csv(self.rows))
 
@@ -178,12 +190,31 @@ class TrainingModule(LightningModule):
             embedding.direction, labels, uncertainty=embedding.uncertainty, places=self.validation.places
         )
 
+    def _score_of(self, row: int) -> float:
+        return self.rows[row][f"validation_{self.options.monitor}"]
+
     def _keep_if_best(self, score: float) -> None:
         if score > self.best_score:
-            self.best_score = score
+            self.best_score, self.best_epoch = score, self.current_epoch
             self.best_state = {
                 name: value.detach().cpu().clone() for name, value in self.method.state_dict().items()
             }
+
+    def _stop_if_no_better(self, epoch: int) -> None:
+        """Ends the training where the epochs up to this one have used up `training.patience`."""
+        patience = self.options.patience
+        if patience is not None and epoch - self.best_epoch >= patience:
+            self.trainer.should_stop = True
+
+    def choice(self) -> dict[str, Any]:
+        """Which epoch was chosen, by what, and how many there were to choose from."""
+        return {
+            "monitor": f"validation_{self.options.monitor}",
+            "best_epoch": self.best_epoch,
+            "best_score": self.best_score,
+            "epochs": len(self.rows),
+            "stopped_early": len(self.rows) < self.options.epochs,
+        }
 
     def restore_best(self) -> None:
         """Puts the weights of the best epoch back."""
@@ -205,9 +236,32 @@ class TrainingModule(LightningModule):
         kept = checkpoint["doubtless"]
         self.rows = list(kept["rows"])
         self.best_score = kept["best_score"]
+        self.best_epoch = max(range(len(self.rows)), key=self._score_of)  # the first of equal ones
+        self._stop_if_no_better(len(self.rows) - 1)
         self.best_state = kept["best_state"]
         if self.mining is not None:
             self.mining.restore(kept["mining"])
+
+
+def lr_share(options: TrainingConfig, epoch: int) -> float:
+    """What of the learning rate is left in an epoch, counted from 0.
+
+    The cosine is that of the epoch's middle, from the end of the warm-up on: it falls from 1 to 0 over the training
+    as one that changes with every step does, and a resumed run needs to know its epoch only.
+
+    >>> [round(lr_share(TrainingConfig(epochs=5, schedule="cosine", warmup=1), epoch), 2) for epoch in range(5)]
+    [1.0, 0.96, 0.69, 0.31, 0.04]
+    >>> lr_share(TrainingConfig(schedule="step", lr_decay=0.5, lr_step=10), 25)
+    0.25
+    """
+    if options.schedule == "decay":
+        return float(options.lr_decay**epoch)
+    if options.schedule == "step":
+        return float(options.lr_decay ** (epoch // options.lr_step))
+    if epoch < options.warmup:
+        return 1.0
+    done = (epoch - options.warmup + 0.5) / max(options.epochs - options.warmup, 1)
+    return 0.5 + 0.5 * math.cos(math.pi * done)
 
 
 def as_csv(rows: list[dict[str, float]]) -> str:
