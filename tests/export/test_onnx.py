@@ -155,6 +155,13 @@ def test_dropout_between_blocks(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_dropout_after_the_blocks_of_any_network(tmp_path: Path) -> None:
+    """Images are repeated in the middle of the graph, which still takes any number of them."""
+    options = {"dropout": {"where": "blocks", "samples": 6}, "model": {"backbone": "test_resnet", "dim": 8}}
+    assert_exported_equal(a_method("mc-dropout", size=32, channels=3, **options), tmp_path / "model.onnx")
+
+
+@pytest.mark.slow
 def test_a_timm_backbone_with_gem_two_heads_and_grey_images(tmp_path: Path) -> None:
     model = {"model": {"backbone": "tf_efficientnet_lite0", "dim": 16, "pooling": "gem"}}
     assert_exported_equal(a_method("bayes-triplet", size=64, channels=1, **model), tmp_path / "model.onnx")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, normalize
 
 from doubtless.data.loading import Batch
@@ -16,6 +17,7 @@ from doubtless.errors import InputError
 from doubtless.laplace import half_whitened
 from doubtless.methods import DataSpec
 from doubtless.methods.configuration import load_config, make_config
+from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.mc_dropout import McDropout
 from doubtless.models import dropout
 from doubtless.models.dropout import ConvBlocks, draw_masks, masked_linear, sampled_blocks
@@ -242,16 +244,82 @@ def test_frozen_encoder_and_half_whitened_head(tiny_config, tmp_path: Path, wher
     )
 
 
-def test_blocks_are_those_of_the_small_nets(tiny_config) -> None:
-    config = {**tiny_config, "model": {"backbone": "test_resnet", "dim": 8}}
+def test_options_that_do_not_fit_are_sentences(tiny_config) -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(144, 5))
+    with pytest.raises(InputError, match=r"blocks finds no block in .* use dropout\.where: head\."):
+        McDropout(make_config(dropped(tiny_config, where="blocks")), replace(SPEC, backbone=flat))
+    normed = {**tiny_config, "model": {"backbone": "conv-fashion", "dim": 8, "feature_norm": "layer"}}
     with pytest.raises(
-        InputError, match=r"blocks is for the backbones conv-fashion and conv-cifar, got test_r"
+        InputError, match=r"goes without model\.feature_norm and model\.dropout; got layer and 0"
     ):
-        made(config, where="blocks")
-    assert made(config, where="head").embed(some_images(2)).family == "empirical"
+        made(normed, where="blocks")
     for bad in ({"rate": 0.0}, {"rate": 1.0}, {"samples": 1}, {"where": "everywhere"}):
         with pytest.raises(InputError, match=r"The configuration key 'dropout\."):
             make_config(dropped(tiny_config, **bad))
+
+
+def test_any_backbone_with_blocks(tiny_config) -> None:
+    """Of a timm network: points of the mean network first, then samples; novelty sees pooled features only."""
+    config = {**tiny_config, "model": {"backbone": "test_resnet", "dim": 8, "feature_norm": "layer"}}
+    images, method = some_images(6, 32), made(config, where="blocks", finished=False, size=32)
+    width = method.head.in_features
+    base = Deterministic(make_config(config), DataSpec(1, 32, SPEC.label_names)).eval()
+    missing, unexpected = base.load_state_dict(method.state_dict(), strict=False)
+    assert (missing, unexpected) == ([], ["finished"])
+    points = method.embed(images)
+    torch.testing.assert_close(points.location, base.embed(images).location)
+    assert method.observe(images).shape == (6, width)
+    method.finished.fill_(True)
+    features = method.observe(images)
+    described = method.describe(images)
+    assert features.shape == (6, width + 7 * 8)
+    assert described.embedding.samples.shape == (7, 6, 8)
+    assert torch.equal(described.features, base.observe(images))
+    assert torch.equal(method.head_inputs(features), described.features)
+    assert torch.equal(method.describe_features(features).embedding.samples, described.embedding.samples)
+    assert torch.equal(copy.deepcopy(method).embed(images).samples, described.embedding.samples)
+    torch.testing.assert_close(
+        method.embed(images[3:4]).samples, described.embedding.samples[:, 3:4], atol=1e-5, rtol=1e-4
+    )
+    assert float((described.embedding.direction * points.direction).sum(1).mean()) > 0.5
+    more = made(config, where="blocks", size=32, samples=9)
+    more.load_state_dict(method.state_dict())
+    torch.testing.assert_close(
+        more.embed(images).samples[:7], described.embedding.samples, atol=1e-5, rtol=1e-4
+    )
+
+
+def test_a_run_of_any_backbone_with_blocks(tiny_config, tmp_path: Path) -> None:
+    config = {**dropped(tiny_config, where="blocks"), "model": {"backbone": "test_resnet", "dim": 8}}
+    config["model"]["head_start"] = "half-whitened"
+    config["training"] |= {"epochs": 1, "warmup": 0}
+    run = train_run(make_config(config), tmp_path / "run", quiet=True)
+    method, data = run.load_method(), open_run_data(run.config, split=run.split)
+    embedding = embed_images(method, data.validation)
+    assert embedding.family == "empirical"
+    assert embedding.samples.shape == (7, len(data.validation), 8)
+    assert bool((embedding.uncertainty > 0).all())
+    assert torch.equal(embed_images(run.load_method(), data.validation).samples, embedding.samples)
+
+
+def test_blocks_of_any_backbone_are_dropped_in_training_only(tiny_config) -> None:
+    config = {**tiny_config, "model": {"backbone": "test_resnet", "dim": 8, "batch_norm": "frozen"}}
+    method = made(config, where="blocks", finished=False, size=32)
+    batch = Batch(some_images(6, 32), torch.tensor([0, 0, 1, 1, 2, 2]), torch.arange(6))
+    assert torch.equal(method.loss(batch).total, method.loss(batch).total)
+    method.train()
+    first, second = (method.loss(batch).total for _ in range(2))
+    assert not torch.equal(first, second)
+    first.backward()
+    assert all(bool((value.grad != 0).any()) for value in method.encoder.backbone.conv1.parameters())
+    kept: list[Tensor] = []
+    handle = method.encoder.backbone.layer1.register_forward_hook(
+        lambda module, inputs, output: kept.append((output == 0).all(-1).all(-1))
+    )
+    method.loss(batch)
+    handle.remove()
+    assert bool(kept[0].any())
+    assert not bool((kept[0] == kept[0][:1]).all())  # every image has its own
 
 
 @pytest.mark.parametrize("data", ["fashion-sample", "omniglot"])
