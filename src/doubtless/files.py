@@ -14,10 +14,11 @@ from doubtless.errors import FileError
 
 
 @contextlib.contextmanager
-def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
+def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
     """Opens a temporary file beside `path` that takes its place when the block ends without an error.
 
-    A full disk, a crash or an exception leaves what was there before.
+    A full disk, a crash or an exception leaves what was there before. Not `durable`: nobody waits for the disk, so
+    that a power failure may leave a damaged file, which whoever reads it has to notice.
 
     >>> with atomic_writer("notes.txt") as file:
     ...     written = file.write(b"all or nothing")
@@ -34,7 +35,8 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.chmod(temporary, 0o666 & ~umask())  # mkstemp makes private files; a run is to be shared
         os.replace(temporary, path)
     except OSError as error:
@@ -43,7 +45,8 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-    _fsync_folder(path.parent)
+    if durable:
+        _fsync_folder(path.parent)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

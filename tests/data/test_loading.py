@@ -11,8 +11,8 @@ from doubtless.data import (
     BalancedBatches,
     ImageSet,
     Preparation,
+    holding,
     in_order,
-    loading,
     open_source,
     tensor_source,
 )
@@ -133,7 +133,13 @@ def test_memory_and_workers_give_the_same_batches() -> None:
 def test_augmented_batches_do_not_depend_on_workers(workers: int) -> None:
     images = an_image_set(AUGMENT)
     loader = training_batches(
-        images, batch_size=8, per_class=2, seed=0, workers=workers, device=torch.device("cpu")
+        images,
+        batch_size=8,
+        per_class=2,
+        seed=0,
+        workers=workers,
+        device=torch.device("cpu"),
+        augment_on_device=False,
     )
     assert isinstance(loader, WorkerBatches)
     loader.epoch = 2
@@ -151,7 +157,6 @@ def on_device(images: ImageSet, *, device: str = "cpu") -> TensorBatches | Worke
         seed=0,
         workers=0,
         device=torch.device(device),
-        augment_on_device=True,
     )
 
 
@@ -212,7 +217,7 @@ def test_images_are_held_as_large_as_their_augmentation_needs(
 
 def test_images_that_do_not_fit_are_left_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(on_device(an_image_set(AUGMENT)), TensorBatches)
-    monkeypatch.setattr(loading, "MEMORY_BUDGET", 40 * 28 * 28 - 1)
+    monkeypatch.setattr(holding, "MEMORY_BUDGET", 40 * 28 * 28 - 1)
     assert isinstance(on_device(an_image_set(AUGMENT)), WorkerBatches)
 
 

@@ -239,7 +239,7 @@ class DeviceAugmentation:
         for moves_pixels, group in groupby(pairs, key=lambda pair: isinstance(pair[0], GEOMETRIC)):
             run = list(group)
             values = _move(values, run) if moves_pixels else _recolour(values, run, draws.order)
-        return values.round().clamp(0, 255).to(torch.uint8)
+        return values.round_().clamp_(0, WHITE).to(torch.uint8)  # our own copy since `float`
 
 
 def device_augmentation(steps: Sequence[Callable[..., Any]], *, size: int) -> DeviceAugmentation | None:

@@ -41,8 +41,9 @@ def decode_image(file: str | Path | IO[bytes]) -> Tensor:
 
 def image_tensor(image: Image.Image) -> Tensor:
     """A Pillow image as uint8 (3, H, W)."""
-    rgb = _to_rgb(ImageOps.exif_transpose(image))
-    return torch.from_numpy(np.array(rgb)).permute(2, 0, 1).contiguous()
+    rgb = np.asarray(_to_rgb(ImageOps.exif_transpose(image)))
+    # Copied by numpy: torch would share a single image among threads, which wait for each other on a busy machine.
+    return torch.from_numpy(np.array(rgb.transpose(2, 0, 1), order="C"))
 
 
 def pixels_of(image: ImageLike) -> Tensor:
