@@ -28,6 +28,9 @@ def evaluate(
             help="What is ranked by: direction, expected-distance, expected-likelihood or mutual-likelihood."
         ),
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=8, help="Side of the images, where another than the run says.")
+    ] = None,
     ood_ratio: Annotated[
         float | None,
         typer.Option(help="OOD images to one query in a paper to compare with: its AUPRC is given as well."),
@@ -62,11 +65,13 @@ def evaluate(
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
+        if size is not None:
+            raise InputError("--size belongs to a run; embeddings have no images.")
         evaluation, folder = _measure_files(embeddings, gallery, ood or [], changes, out, bootstrap)
         title = embeddings.stem
     else:
         assert run is not None
-        evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, bootstrap)
+        evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, size, bootstrap)
     if json:
         print_json(evaluation.to_json())
     else:
@@ -80,6 +85,7 @@ def _measure_run(
     ood: list[str] | None,
     gallery: str | None,
     changes: dict[str, Any],
+    size: int | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
     from doubtless.cli.tables import recorded_command
@@ -90,6 +96,8 @@ def _measure_run(
 
     opened = Run.open(run)
     options = evaluation_options(opened.config.evaluation, **changes)
+    if size is not None:
+        options = options.model_copy(update={"size": size})
     work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
     evaluation = work.measure(bootstrap=bootstrap, command=recorded_command())
     return evaluation, work.folder, f"{work.config.method} on {data or work.config.data.source}"

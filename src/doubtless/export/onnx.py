@@ -28,6 +28,7 @@ from doubtless.export.answers import family_answers
 from doubtless.files import write_bytes
 from doubtless.methods import Method
 from doubtless.methods.ensemble import Ensemble
+from doubtless.runs.data import image_size
 from doubtless.version import __version__
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _must_be_installed() -> None:
 
 def _probes(method: Method, input_type: InputType) -> Tensor:
     """Black, white and noise of three kinds, (5, C, H, W)."""
-    channels, size = method.spec.channels, method.spec.size
+    channels, size = method.spec.channels, image_size(method)
     noise = torch.rand(PROBES, channels, size, size, generator=torch.Generator().manual_seed(0))
     noise[0], noise[1], noise[2], noise[3] = 0, 1, noise[2].mean(dim=-1, keepdim=True), noise[3].round()
     images = (noise * 255).round().to(torch.uint8)
@@ -200,7 +201,7 @@ def _describe(proto: Any, method: Method, embedding: Embedding, input_type: Inpu
         "family": embedding.family,
         "dim": embedding.dim,
         "channels": method.spec.channels,
-        "size": method.spec.size,
+        "size": image_size(method),
         "input": "bytes 0 to 255" if input_type == "uint8" else "floats in [0, 1]",
         "preparation": PREPARATION,
         "uncertainty": UNCERTAINTY[embedding.family],

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from doubtless.data import Preparation, Source
+from doubtless.data import Source
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.files import write_json
@@ -37,6 +37,7 @@ from doubtless.ingest.shards import (
 )
 from doubtless.ingest.streams import open_streams
 from doubtless.methods import Method
+from doubtless.runs.data import preparation_of
 from doubtless.runs.model import model_fingerprint
 from doubtless.version import __version__
 
@@ -247,7 +248,7 @@ def embed_unit(
 ) -> EmbeddedShard:
     """Embeds the images of one unit; what it gives depends on nothing but the unit and the model."""
     method = method_of(model)
-    preparation = Preparation(channels=method.spec.channels, size=method.spec.size)
+    preparation = preparation_of(method)
     work = _Work(method, batch_size)
     with ThreadPoolExecutor(workers or default_workers(), thread_name_prefix="decode") as pool:
         for record, image in decode_all(unit.images.records(), preparation, pool, ahead=2 * batch_size):

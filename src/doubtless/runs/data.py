@@ -14,6 +14,7 @@ from doubtless.data.loading import cached_features
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.methods import DataSpec, Described, Method, Subset
+from doubtless.progress import phase
 
 EMBED_BATCH = 256
 
@@ -68,16 +69,56 @@ def open_run_data(
 
 
 def whole_source(
-    name: str | Source, data: DataConfig, spec: DataSpec, *, progress: Progress | None = None
+    name: str | Source,
+    data: DataConfig,
+    spec: DataSpec,
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
 ) -> ImageSet:
-    """All images of a source (its test part where it has one), prepared for a trained network."""
+    """All images of a source (its test part where it has one), prepared for a trained network.
+
+    `size` is their side, where it is another than that the network was trained at.
+    """
     source = name if isinstance(name, Source) else open_source(name, root=data.root, progress=progress)
     index = (
         torch.arange(len(source))
         if source.given_split is None
         else torch.nonzero(source.given_split == 1)[:, 0]
     )
-    return ImageSet(source, index, Preparation(channels=spec.channels, size=spec.size))
+    return ImageSet(source, index, Preparation(channels=spec.channels, size=size or spec.size))
+
+
+def image_size(method: Method) -> int:
+    """The side of the images a trained method is asked about: that it is measured at, `evaluation.size`."""
+    return method.config.evaluation.size or method.spec.size
+
+
+def preparation_of(method: Method) -> Preparation:
+    """How images are prepared for a trained method."""
+    return Preparation(channels=method.spec.channels, size=image_size(method))
+
+
+def must_take(method: Method, size: int | None) -> None:
+    """Refuses another side of images than a network was built for where it cannot take that; None: its own."""
+    built, name = method.spec.size, method.config.model.backbone
+    if size is None or size == built:
+        return
+    try:
+        own, other = (
+            method.observe(torch.zeros(1, method.spec.channels, side, side)).shape[1]
+            for side in (built, size)
+        )
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        reason = (str(error).splitlines() or [""])[0].rstrip(".")
+        raise InputError(
+            f"evaluation.size {size} does not fit {name}, which was built for images of side {built}: {reason}."
+        ) from error
+    if own != other:
+        raise InputError(
+            f"evaluation.size {size} does not fit {name}: how many features it gives depends on the side of the "
+            f"images, {own} at {built} and {other} at {size}; leave it out, or take a network that pools."
+        )
 
 
 def native_size(source: Source) -> int:
@@ -105,7 +146,7 @@ def described_batches(
         for features in features_of(method, images, progress=progress).split(EMBED_BATCH):
             yield method.describe_features(features)
         return
-    for batch in image_batches(images, "embedding", progress):
+    for batch in image_batches(images, "embedding", progress, device=method.device):
         yield method.describe(batch)
 
 
@@ -134,17 +175,24 @@ def _compute_features(method: Method, images: ImageSet, progress: Progress | Non
 def _feature_batches(method: Method, images: ImageSet, progress: Progress | None) -> Iterator[Tensor]:
     training = method.training
     method.eval()
-    still = ImageSet(images.source, images.index, images.preparation.without_augmentation())
     try:
-        for batch in image_batches(still, "features", progress):
+        for batch in image_batches(images.without_augmentation(), "features", progress, device=method.device):
             yield method.observe(batch)
     finally:
         method.train(training)
 
 
-def image_batches(images: ImageSet, text: str, progress: Progress | None) -> Iterator[Tensor]:
-    """Prepared images (n, C, H, W) of a set, a batch at a time, with `text` at the progress bar."""
-    held = images.in_memory(progress)
+def image_batches(
+    images: ImageSet, text: str, progress: Progress | None, *, device: torch.device
+) -> Iterator[Tensor]:
+    """Prepared images (n, C, H, W) of a set, a batch at a time, with `text` at the progress bar.
+
+    They are on the device where all of them fit, else in memory; where they do not fit there either, they are read.
+    """
+    with phase("images"):
+        held = images.held(device, progress)
+        if held is None and device.type != "cpu":
+            held = images.in_memory(progress)
     batches = (batch.inputs for batch in in_order(images, batch_size=EMBED_BATCH, held=held))
     total = -(-len(images) // EMBED_BATCH)
     yield from progress(batches, text, total) if progress else batches

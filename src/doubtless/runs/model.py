@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from doubtless.data import ImageLike, ImageSet, Preparation, Progress, pixels_of
+from doubtless.data import ImageLike, ImageSet, Progress, pixels_of
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.methods import Described, Method
 from doubtless.models.backbones import PYTHON, Normalization
 from doubtless.registry import TIMM, names_network
-from doubtless.runs.data import EMBED_BATCH, embed_images
+from doubtless.runs.data import EMBED_BATCH, embed_images, image_size, must_take, preparation_of
 from doubtless.runs.networks import (
     ImageOptions,
     address_of,
@@ -44,7 +44,8 @@ class Model:
         self.method = method
         self.address = address
         self.label_names = list(label_names)
-        self.preparation = Preparation(channels=method.spec.channels, size=method.spec.size)
+        must_take(method, method.config.evaluation.size)
+        self.preparation = preparation_of(method)
 
     @classmethod
     def from_module(
@@ -167,7 +168,7 @@ def model_fingerprint(method: Method) -> str:
         "method": method.name,
         "version": method.version,
         "channels": spec.channels,
-        "size": spec.size,
+        "size": image_size(method),
         "config": kept,
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())

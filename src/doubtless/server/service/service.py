@@ -19,6 +19,7 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer, Gallery, PairAnswer
+from doubtless.runs.data import image_size
 from doubtless.runs.model import Model
 from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
 from doubtless.server.service.drift import Drift
@@ -241,10 +242,10 @@ def answer_of(reply: Reply) -> Answer:
 
 def _warm_up(model: Model) -> None:
     """Embeds one black image of another size: what is imported and allocated at a first time is so from here on."""
-    size = model.method.spec.size
+    size = image_size(model.method)
     model.embed(torch.zeros(1, 3, size, 2 * size, dtype=torch.uint8))
 
 
 def _model(model: Model, fingerprint: str | None) -> dict[str, Any]:
-    spec, method = model.method.spec, model.method.name
-    return {"method": method, "fingerprint": fingerprint, "channels": spec.channels, "size": spec.size}
+    takes, method = model.preparation, model.method.name
+    return {"method": method, "fingerprint": fingerprint, "channels": takes.channels, "size": takes.size}
