@@ -14,10 +14,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from doubtless.errors import InputError
 from doubtless.laplace import contrastive_ggn, contrastive_ggn_sums, pair_weight_matrix
+from doubtless.losses import contrastive_loss
 from tests.reference.curvature import brute_force_ggn, pair_weight
 
 VARIANTS = list(product(["arccos", "euclidean"], ["fixed", "positive", "full"]))
 every_variant = pytest.mark.parametrize(("geometry", "approximation"), VARIANTS)
+both_reductions = pytest.mark.parametrize("reduction", ["active", "all"])
 
 
 def a_batch(
@@ -31,13 +33,19 @@ def a_batch(
 
 
 def counted_weights(
-    features: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, margin: float, w: float = 0.5
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    margin: float,
+    w: float = 0.5,
+    reduction: str = "active",
 ) -> Tensor:
     outputs = features @ weight.T + (0 if bias is None else bias)
     weights = torch.zeros(len(labels), len(labels), dtype=torch.float64)
     for i in range(len(labels)):
         for j in range(i + 1, len(labels)):
-            weights[i, j] = weights[j, i] = pair_weight(i, j, outputs, labels, margin, w)
+            weights[i, j] = weights[j, i] = pair_weight(i, j, outputs, labels, margin, w, reduction)
     return weights
 
 
@@ -51,12 +59,13 @@ def assert_equals_brute_force(
     approximation: str,
     margin: float = 1.2,
     w: float = 0.5,
+    reduction: str = "active",
 ) -> Tensor:
     of_weight, of_bias = contrastive_ggn(
         features, weight, bias, labels, margin=margin, geometry=geometry, approximation=approximation,
-        negative_weight=w,
+        negative_weight=w, reduction=reduction,
     )  # fmt: skip
-    weights = counted_weights(features, weight, bias, labels, margin, w)
+    weights = counted_weights(features, weight, bias, labels, margin, w, reduction)
     expected = brute_force_ggn(
         features, weight, bias, weights, geometry=geometry, approximation=approximation
     )
@@ -69,12 +78,16 @@ def assert_equals_brute_force(
 
 
 @every_variant
+@both_reductions
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_equals_explicit_jacobians(geometry: str, approximation: str, with_bias: bool) -> None:
+def test_equals_explicit_jacobians(
+    geometry: str, approximation: str, with_bias: bool, reduction: str
+) -> None:
     features, weight, bias, labels = a_batch()
     found = assert_equals_brute_force(
-        features, weight, bias if with_bias else None, labels, geometry=geometry, approximation=approximation
-    )
+        features, weight, bias if with_bias else None, labels, geometry=geometry, approximation=approximation,
+        reduction=reduction,
+    )  # fmt: skip
     assert found.abs().max() > 1e-2  # there was something to be equal to
 
 
@@ -96,15 +109,16 @@ def test_edges_equal_explicit_jacobians(
     geometry: str, approximation: str, change: dict[str, int], margin: float
 ) -> None:
     features, weight, bias, labels = a_batch(**change)
-    assert_equals_brute_force(
-        features, weight, bias, labels, geometry=geometry, approximation=approximation, margin=margin
-    )
+    settings = {"geometry": geometry, "approximation": approximation, "margin": margin}
+    for reduction in ("active", "all"):
+        assert_equals_brute_force(features, weight, bias, labels, reduction=reduction, **settings)
 
 
 @every_variant
-def test_zero_embeddings_contribute_nothing(geometry: str, approximation: str) -> None:
+@both_reductions
+def test_zero_embeddings_contribute_nothing(geometry: str, approximation: str, reduction: str) -> None:
     features, weight, bias, labels = a_batch()
-    settings = {"geometry": geometry, "approximation": approximation}
+    settings = {"geometry": geometry, "approximation": approximation, "reduction": reduction}
     features[2] = 0
     assert_equals_brute_force(features, weight, None, labels, **settings)  # an embedding of length 0
     assert_equals_brute_force(features, weight, bias, labels, **settings)  # zero features, but a bias
@@ -113,11 +127,36 @@ def test_zero_embeddings_contribute_nothing(geometry: str, approximation: str) -
 
 
 @every_variant
+def test_equal_points_count_where_they_push_and_not_where_they_pull(
+    geometry: str, approximation: str
+) -> None:
+    """Two equal points of one label are as near as can be: no term, so no part in the active average."""
+    features, weight, bias, labels = a_batch()
+    features[3] = features[0]  # of one label
+    features[4] = features[2]  # of two
+    settings = {"geometry": geometry, "approximation": approximation}
+    found = assert_equals_brute_force(features, weight, bias, labels, **settings)
+    over_all = assert_equals_brute_force(features, weight, bias, labels, reduction="all", **settings)
+    assert not torch.allclose(found, over_all)
+    alike = features[:1].expand(7, -1)
+    only_pushed = contrastive_ggn(
+        alike, weight, bias, labels, margin=0.5, geometry=geometry, approximation=approximation
+    )
+    y = pair_weight_matrix(alike @ weight.T + bias, labels, margin=0.5)
+    assert y.max() == 0
+    assert float(y.sum()) == pytest.approx(-2)  # all negative pairs, each in both orders
+    expected = brute_force_ggn(alike, weight, bias, y, geometry=geometry, approximation=approximation)
+    torch.testing.assert_close(only_pushed, expected, rtol=1e-9, atol=1e-9)
+
+
+@every_variant
 def test_negative_weight_and_pair_weights(geometry: str, approximation: str) -> None:
     features, weight, bias, labels = a_batch()
-    assert_equals_brute_force(
-        features, weight, bias, labels, geometry=geometry, approximation=approximation, w=0.2
-    )
+    for reduction in ("active", "all"):
+        assert_equals_brute_force(
+            features, weight, bias, labels, geometry=geometry, approximation=approximation, w=0.2,
+            reduction=reduction,
+        )  # fmt: skip
     mined = torch.randn(7, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mined = mined + mined.T  # its diagonal is not zero, and must not count
     mined[0, 3] = mined[3, 0] = 0
@@ -144,6 +183,20 @@ def test_the_published_sign_of_the_arccos_cross_term_is_wrong() -> None:
     torch.testing.assert_close(full, hessian, rtol=1e-10, atol=1e-10)
     published = fixed - (full - fixed)  # the code subtracts a cross term that already has its minus sign
     assert (published - hessian).norm() > hessian.norm()  # further from the truth than answering 0
+
+
+@both_reductions
+def test_it_is_the_second_derivative_of_the_loss_itself(reduction: str) -> None:
+    """By autograd, counts and all: they are constants where nothing crosses the margin."""
+    features, weight, bias, labels = a_batch(batch=9)
+    settings = {"margin": 1.2, "negative_weight": 0.3, "reduction": reduction}
+
+    def loss(flat: Tensor) -> Tensor:
+        return contrastive_loss(features @ flat.reshape(weight.shape).T + bias, labels, **settings)
+
+    hessian = torch.autograd.functional.hessian(loss, weight.reshape(-1)).diagonal().reshape(weight.shape)
+    found, _ = contrastive_ggn(features, weight, bias, labels, approximation="full", **settings)
+    torch.testing.assert_close(found, hessian, rtol=1e-9, atol=1e-10)
 
 
 @every_variant
@@ -174,15 +227,20 @@ def _one_pair_at_a_time(outputs: Tensor, labels: Tensor) -> list[Tensor]:
 
 
 @every_variant
-def test_sums_of_batches_average_to_the_whole(geometry: str, approximation: str) -> None:
+@both_reductions
+def test_sums_of_batches_average_to_the_whole(geometry: str, approximation: str, reduction: str) -> None:
     features, weight, bias, labels = a_batch(batch=12)
-    settings = {"margin": 1.2, "geometry": geometry, "approximation": approximation}
+    settings = {
+        "margin": 1.2, "geometry": geometry, "approximation": approximation, "reduction": reduction,
+    }  # fmt: skip
     whole = contrastive_ggn(features, weight, bias, labels, negative_weight=0.3, **settings)
     sums = contrastive_ggn_sums(features, weight, bias, labels, **settings)
     torch.testing.assert_close(sums.average(negative_weight=0.3), whole, rtol=1e-10, atol=1e-12)
     twice = sums + sums
     assert int(twice.positive_pairs) == 2 * 18
-    assert int(twice.negative_pairs) == 2 * 48
+    inside = int((pair_weight_matrix(features @ weight.T + bias, labels, margin=1.2) < 0).sum()) // 2
+    assert 0 < inside < 48
+    assert int(twice.negative_pairs) == 2 * (inside if reduction == "active" else 48)
     torch.testing.assert_close(twice.average(), sums.average())
     without_bias = contrastive_ggn_sums(features, weight, None, labels, **settings)
     assert (without_bias + without_bias).average()[1] is None
@@ -207,15 +265,20 @@ def test_euclidean_positive_is_never_negative_and_the_others_can_be() -> None:
 def test_pair_weights_are_those_of_the_loss(labels: list[int], margin: float, seed: int) -> None:
     classes = torch.tensor(labels)
     outputs = torch.randn(len(labels), 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    weights = pair_weight_matrix(outputs, classes, margin=margin, negative_weight=0.3)
-    expected = counted_weights(outputs, torch.eye(3, dtype=torch.float64), None, classes, margin, 0.3)
-    torch.testing.assert_close(weights, expected, rtol=1e-12, atol=1e-15)
-    per_point = pair_weight_matrix(outputs, classes, margin=margin, per_point=True).sum(1)
     negatives = (classes[:, None] != classes).sum(1)
-    inside = (expected < 0).sum(1)
     has_positive = (classes[:, None] == classes).sum(1) > 1
-    by_hand = (1 - inside / negatives.clamp_min(1).double()) / len(labels) * has_positive
-    torch.testing.assert_close(per_point, by_hand, rtol=1e-12, atol=1e-15)
+    for reduction in ("active", "all"):
+        settings = {"margin": margin, "reduction": reduction}
+        weights = pair_weight_matrix(outputs, classes, negative_weight=0.3, **settings)
+        expected = counted_weights(
+            outputs, torch.eye(3, dtype=torch.float64), None, classes, w=0.3, **settings
+        )
+        torch.testing.assert_close(weights, expected, rtol=1e-12, atol=1e-15)
+        per_point = pair_weight_matrix(outputs, classes, per_point=True, **settings).sum(1)
+        inside = (expected < 0).sum(1)
+        share = inside / negatives.clamp_min(1).double() if reduction == "all" else (inside > 0).double()
+        by_hand = (1 - share) / len(labels) * has_positive
+        torch.testing.assert_close(per_point, by_hand, rtol=1e-12, atol=1e-15)
 
 
 def test_equal_points_lie_outside_a_margin_of_zero() -> None:
@@ -268,6 +331,7 @@ def test_memory_stays_below_the_stated_bound(
     ("arguments", "message"),
     [
         ({"geometry": "arcos"}, "did you mean 'arccos'"),
+        ({"reduction": "activ"}, "no reduction 'activ'; did you mean 'active'"),
         ({"approximation": "diagonal"}, "accepted: fixed, full, positive"),
         ({"margin": -1.0}, "margin must not be negative"),
         ({"negative_weight": 2.0}, "between 0 and 1"),

@@ -36,10 +36,14 @@ def a_head(width: int = 8, dim: int = 5) -> nn.Linear:
 @pytest.mark.parametrize(
     ("geometry", "approximation"), list(product(["arccos", "euclidean"], ["fixed", "positive", "full"]))
 )
-def test_one_batch_is_the_curvature_of_all_pairs(geometry: str, approximation: str) -> None:
+@pytest.mark.parametrize("reduction", ["active", "all"])
+def test_one_batch_is_the_curvature_of_all_pairs(geometry: str, approximation: str, reduction: str) -> None:
     features, labels = clusters()
     head = a_head()
-    settings = {"margin": 1.0, "geometry": geometry, "approximation": approximation, "negative_weight": 0.4}
+    settings = {
+        "margin": 1.0, "geometry": geometry, "approximation": approximation, "negative_weight": 0.4,
+        "reduction": reduction,
+    }  # fmt: skip
     posterior = fit(features, labels, head, options=CurvatureOptions(**settings, batch_size=1000))
     of_weight, of_bias = contrastive_ggn(features, head.weight, head.bias, labels, **settings)
     torch.testing.assert_close(posterior.weight_curvature, of_weight.clamp_min(0), rtol=1e-10, atol=1e-14)
@@ -49,13 +53,20 @@ def test_one_batch_is_the_curvature_of_all_pairs(geometry: str, approximation: s
     assert not posterior.weight.requires_grad
 
 
-def test_small_batches_agree_with_large_ones() -> None:
+@pytest.mark.parametrize(("reduction", "weight"), [("all", 0.5), ("active", 0.1)])
+def test_small_batches_agree_with_large_ones(reduction: str, weight: float) -> None:
     """The batch size decides which pairs meet, not what they say: over several passes that averages out."""
     features, labels = clusters(n=3000)
     generator = torch.Generator().manual_seed(0)
 
     def curvature(batch_size: int) -> Tensor:
-        options = CurvatureOptions(margin=1.0, geometry="euclidean", batch_size=batch_size)
+        options = CurvatureOptions(
+            margin=1.0,
+            geometry="euclidean",
+            negative_weight=weight,
+            reduction=reduction,
+            batch_size=batch_size,
+        )
         return fit(features, labels, a_head(), options=options, generator=generator).weight_curvature
 
     whole = curvature(3000)
@@ -150,6 +161,8 @@ def test_wrong_input_gets_a_sentence() -> None:
         fit(features, labels, options=CurvatureOptions(batch_size=1))
     with pytest.raises(InputError, match="no geometry 'arcos'"):
         CurvatureOptions(geometry="arcos")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no reduction 'actve'; did you mean 'active'"):
+        CurvatureOptions(reduction="actve")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"between 0 and 1, got 1\.5"):
         CurvatureOptions(negative_weight=1.5)
     with pytest.raises(InputError, match="not be negative, got -1"):

@@ -143,15 +143,19 @@ def test_chosen_pairs(kind: str) -> None:
     assert 0 < int(expected.sum()) < 64 * 63
 
 
-@pytest.mark.parametrize("kind", ["semi-hard", "hard"])
-def test_choosing_pairs_does_not_wait_and_is_captured(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["all", "semi-hard", "hard"])
+@pytest.mark.parametrize("reduction", ["active", "all"])
+def test_choosing_pairs_does_not_wait_and_is_captured(kind: str, reduction: str) -> None:
     """Loss, gradient and curvature at the chosen pairs, as a CUDA graph, on new features."""
     features = torch.randn(64, 40, device="cuda")
     weight = torch.randn(3, 40, device="cuda", requires_grad=True)
     labels = torch.arange(64, device="cuda") % 8
 
     def work() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        step = contrastive_step(features, weight, None, labels, margin=0.7, chosen=kind)
+        step = contrastive_step(
+            features, weight, None, labels, margin=0.7, chosen=kind, reduction=reduction,
+            curvature_negative_weight=0.2, curvature_reduction="all",
+        )  # fmt: skip
         (gradient,) = torch.autograd.grad(step.loss, weight)
         return step.loss.detach(), gradient, step.of_weight
 
@@ -171,5 +175,5 @@ def test_choosing_pairs_does_not_wait_and_is_captured(kind: str) -> None:
     for one, other in zip(captured, work(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     outputs = torch.nn.functional.linear(features, weight.detach())
-    plain = contrastive_loss(outputs, labels, margin=0.7, pairs=kind)
+    plain = contrastive_loss(outputs, labels, margin=0.7, pairs=kind, reduction=reduction)
     torch.testing.assert_close(captured[0], plain, rtol=1e-4, atol=1e-5)

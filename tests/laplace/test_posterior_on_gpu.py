@@ -47,7 +47,7 @@ def posterior(given: Inputs) -> DiagonalPosterior:
     return DiagonalPosterior(*(given[name].detach() for name in names), scale=30.0, prior_precision=5.0)
 
 
-def step_of(given: Inputs, geometry: str, approximation: str, chosen: str) -> ContrastiveStep:
+def step_of(given: Inputs, geometry: str, approximation: str, chosen: str, reduction: str) -> ContrastiveStep:
     return contrastive_step(
         given["features"],
         given["weight"],
@@ -56,6 +56,7 @@ def step_of(given: Inputs, geometry: str, approximation: str, chosen: str) -> Co
         margin=1.2,
         geometry=geometry,  # type: ignore[arg-type]
         approximation=approximation,  # type: ignore[arg-type]
+        reduction=reduction,  # type: ignore[arg-type]
         curvature_negative_weight=0.2,
         chosen=chosen,  # type: ignore[arg-type]
     )
@@ -66,11 +67,12 @@ def step_of(given: Inputs, geometry: str, approximation: str, chosen: str) -> Co
 @every_geometry
 @every_approximation
 @pytest.mark.parametrize("chosen", ["all", "semi-hard", "hard"])
+@pytest.mark.parametrize("reduction", ["active", "all"])
 def test_a_step_its_gradient_and_its_curvature(
-    chosen: str, geometry: str, approximation: str, dtype: torch.dtype
+    chosen: str, geometry: str, approximation: str, dtype: torch.dtype, reduction: str
 ) -> None:
     def work(given: Inputs) -> list[Tensor]:
-        step = step_of(given, geometry, approximation, chosen)
+        step = step_of(given, geometry, approximation, chosen, reduction)
         assert step.of_bias is not None
         return [step.loss, step.of_weight, step.of_bias]
 

@@ -85,9 +85,14 @@ def test_the_loss_averages_over_the_chosen_pairs(kind: str, dtype: torch.dtype) 
         else:
             pushed.append(0.5 * max(0.0, margin**2 - squared))
     assert min(len(pulled), len(pushed)) > 2
-    expected = 2 * (1 - weight) * sum(pulled) / len(pulled) + 2 * weight * sum(pushed) / len(pushed)
-    found = contrastive_loss(z, labels, margin=margin, negative_weight=weight, pairs=kind)
-    assert float(found) == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-12)
+    inside = [value for value in pushed if value > 0]
+    assert 0 < len(inside) < len(pushed)  # so that it matters which are averaged over
+    for reduction, averaged in (("all", pushed), ("active", inside)):
+        expected = 2 * (1 - weight) * sum(pulled) / len(pulled) + 2 * weight * sum(averaged) / len(averaged)
+        found = contrastive_loss(
+            z, labels, margin=margin, negative_weight=weight, pairs=kind, reduction=reduction
+        )
+        assert float(found) == pytest.approx(expected, rel=1e-5 if dtype == torch.float32 else 1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -95,7 +100,13 @@ def test_the_gradient_is_that_of_the_pairs(kind: str) -> None:
     """The choice is a constant: where it does not change, finite differences agree."""
     z, labels = a_batch(1, batch=8, classes=2)
     z.requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: contrastive_loss(z, labels, margin=0.6, pairs=kind), z)
+    for reduction in ("active", "all"):
+        assert torch.autograd.gradcheck(
+            lambda z, reduction=reduction: contrastive_loss(
+                z, labels, margin=0.6, pairs=kind, reduction=reduction
+            ),
+            z,
+        )
 
 
 LONELY = {

@@ -78,6 +78,7 @@ def of_pair(score: Callable[..., Tensor]) -> Work:
 
 CASES: dict[str, tuple[Work, dict[str, Tensor]]] = {
     "contrastive_loss": (of_points(losses.contrastive_loss, margin=1.2), POINTS),
+    "contrastive_loss over all": (of_points(losses.contrastive_loss, margin=1.2, reduction="all"), POINTS),
     "contrastive_loss few negatives": (
         of_points(losses.contrastive_loss, margin=0.8, negative_weight=0.2),
         POINTS,

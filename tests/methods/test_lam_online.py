@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 from doubtless.data import Batch
 from doubtless.errors import InputError
-from doubtless.laplace import contrastive_ggn, fit
+from doubtless.laplace import CurvatureOptions, contrastive_ggn, fit
 from doubtless.losses import contrastive_loss
 from doubtless.methods import DataSpec
 from doubtless.methods.configuration import make_config
@@ -48,8 +48,15 @@ def a_batch(seed: int = 1, labels: list[int] | None = None) -> Batch:
 
 @pytest.mark.parametrize("samples", [1, 3])
 @pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
-def test_curvature_and_loss_are_those_of_an_explicit_loop(samples: int, geometry: str) -> None:
-    method, memory = a_method(samples=samples, geometry=geometry, prior_precision=2e3), 0.1
+@pytest.mark.parametrize(("reduction", "weight"), [("active", 0.2), ("all", 0.5)])
+def test_curvature_and_loss_are_those_of_an_explicit_loop(
+    samples: int, geometry: str, reduction: str, weight: float
+) -> None:
+    """`weight` is what negative pairs weigh in the curvature where nothing is asked for."""
+    options = {"samples": samples, "geometry": geometry, "prior_precision": 2e3}
+    method, memory = a_method({"reduction": reduction}, **options), 0.1
+    settings = {"margin": 0.7, "reduction": reduction}
+    negative_weight = weight
     sums = [torch.zeros(6, 1024), torch.zeros(6)]
     head = method.head
     for step in range(5):
@@ -64,10 +71,13 @@ def test_curvature_and_loss_are_those_of_an_explicit_loop(samples: int, geometry
                 mean.detach() + torch.randn(mean.shape) / (1e4 * curvature + 2e3).sqrt()
                 for mean, curvature in zip((head.weight, head.bias), now, strict=True)
             )
-            losses.append(contrastive_loss(linear(features, weight, bias), batch.labels, margin=0.7))
+            losses.append(contrastive_loss(linear(features, weight, bias), batch.labels, **settings))
             curvatures.append(
-                contrastive_ggn(features, weight, bias, batch.labels, margin=0.7, geometry=geometry)
-            )
+                contrastive_ggn(
+                    features, weight, bias, batch.labels, geometry=geometry, negative_weight=negative_weight,
+                    **settings,
+                )
+            )  # fmt: skip
         for number, parts in enumerate(zip(*curvatures, strict=True)):
             clamped = torch.stack(parts).mean(0).clamp_min(0)
             sums[number] = (1 - memory) * sums[number] + memory * clamped
@@ -80,20 +90,48 @@ def test_curvature_and_loss_are_those_of_an_explicit_loop(samples: int, geometry
         torch.testing.assert_close(found.terms["curvature"], sums[0].mean() / total, rtol=1e-4, atol=0)
 
 
-def test_the_curvature_is_not_cut_off_where_negatives_weigh_more() -> None:
-    """The loss repels by .85, its curvature counts them by ½: else most of it is below 0."""
-    repelled, counted, halved = (
-        a_method({"negative_weight": 0.85}, prior_precision=1e6, **laplace)
-        for laplace in ({}, {"negative_weight": 0.85}, {"negative_weight": 0.5})
+@pytest.mark.parametrize(("reduction", "most"), [("active", 0.2), ("all", 0.5)])
+def test_the_curvature_is_not_cut_off_where_negatives_weigh_more(reduction: str, most: float) -> None:
+    """The loss repels by .85, its curvature counts them by less: else most of it is below 0."""
+    repelled, counted, bounded = (
+        a_method({"negative_weight": 0.85, "reduction": reduction}, prior_precision=1e6, **laplace)
+        for laplace in ({}, {"negative_weight": 0.85}, {"negative_weight": most})
     )
     totals = []
-    for method in (repelled, counted, halved):
+    for method in (repelled, counted, bounded):
         torch.manual_seed(3)
         totals.append(float(method.loss(a_batch()).total.detach()))
     assert totals[0] == totals[1] == totals[2]  # the loss itself is the same
-    found = [method.laplace.curvature.value()[0] for method in (repelled, counted, halved)]
+    found = [method.laplace.curvature.value()[0] for method in (repelled, counted, bounded)]
     assert torch.equal(found[0], found[2])
     assert (found[0] == 0).float().mean() < (found[1] == 0).float().mean()
+
+
+@pytest.mark.parametrize(
+    ("loss", "laplace", "expected"),
+    [
+        ("active", {}, ("active", 0.2)),
+        ("all", {}, ("all", 0.5)),
+        ("active", {"reduction": "all"}, ("all", 0.5)),
+        ("all", {"reduction": "active", "negative_weight": 0.3}, ("active", 0.3)),
+    ],
+)
+def test_the_curvature_averages_as_the_loss_does_or_as_asked(loss, laplace, expected) -> None:
+    """Without noise the draw is the head itself, and after one step H is that of the batch."""
+    method, batch = a_method({"reduction": loss, "margin": 0.4}, prior_precision=1e12, **laplace), a_batch()
+    features, head = method.encoder(batch.inputs).detach(), method.head
+    total = method.loss(batch).total.detach()
+    plain = contrastive_loss(head(features), batch.labels, margin=0.4, reduction=loss)
+    torch.testing.assert_close(total, plain.detach(), rtol=1e-4, atol=1e-6)
+    curvatures = {
+        (reduction, weight): contrastive_ggn(
+            features, head.weight, head.bias, batch.labels, margin=0.4, reduction=reduction,
+            negative_weight=weight,
+        )[0].clamp_min(0)
+        for reduction, weight in (("active", 0.2), ("all", 0.5), ("active", 0.3))
+    }  # fmt: skip
+    found = method.laplace.curvature.weight
+    assert [key for key, h in curvatures.items() if (found - h).norm() < 1e-2 * h.norm()] == [expected]
 
 
 @pytest.mark.parametrize("miner", [None, {"name": "MultiSimilarityMiner"}])
@@ -159,9 +197,11 @@ def test_evaluation_mode_does_not_touch_the_curvature() -> None:
     assert int(method.laplace.curvature.steps) == 0
 
 
+@pytest.mark.parametrize("reduction", ["active", "all"])
 @pytest.mark.parametrize("miner", ["BatchHardMiner", "TripletMarginMiner", "PairMarginMiner"])
-def test_mined_pairs_are_those_of_the_miner(miner: str) -> None:
-    method = a_method({"miner": {"name": miner}}, prior_precision=1e12, scale=1.0, approximation="full")
+def test_mined_pairs_are_those_of_the_miner(miner: str, reduction: str) -> None:
+    loss = {"miner": {"name": miner}, "reduction": reduction}
+    method = a_method(loss, prior_precision=1e12, scale=1.0, approximation="full")
     batch = a_batch()
     outputs = method.head(method.encoder(batch.inputs)).detach()
     method.laplace.scale.fill_(1.0)
@@ -178,7 +218,10 @@ def test_mined_pairs_are_those_of_the_miner(miner: str) -> None:
         return float((unit[i] - unit[j]).square().sum())
 
     expected = sum(0.5 * squared(pair) for pair in pulled) / max(len(pulled), 1)
-    expected += sum(0.5 * max(0.0, 0.49 - squared(pair)) for pair in pushed) / max(len(pushed), 1)
+    terms = [0.5 * max(0.0, 0.49 - squared(pair)) for pair in pushed]
+    if reduction == "active":
+        terms = [term for term in terms if term > 0]
+    expected += sum(terms) / max(len(terms), 1)
     assert pulled | pushed
     assert float(method.loss(batch).total.detach()) == pytest.approx(expected, rel=1e-4)
 
@@ -314,6 +357,7 @@ def test_refitted_curvature_is_that_of_all_training_images(config, run: Run, tmp
         features_of(method, data.train),
         data.train.labels,
         method.head,
+        options=CurvatureOptions(reduction="active", negative_weight=0.2),
         generator=torch.Generator().manual_seed(again.config.seed),
     )
     torch.testing.assert_close(method.laplace.curvature.weight, expected.weight_curvature)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from doubtless.errors import InputError, RunError
-from doubtless.laplace import fit
+from doubtless.laplace import CurvatureOptions, fit
 from doubtless.methods.configuration import make_config
 from doubtless.methods.deterministic import Deterministic
 from doubtless.methods.laplace_head import TuneOptions, curvature_options
@@ -41,7 +41,7 @@ def test_weights_and_log_are_bit_equal_to_deterministic(run: Run, tiny_run: Path
         assert torch.equal(found[name], value), name
 
     def without_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+        return [{key: value for key, value in row.items() if not key.startswith("seconds")} for row in rows]
 
     assert without_time(run.log) == without_time(Run(tiny_run).log)
 
@@ -160,19 +160,38 @@ def test_untrained_half_whitened_head_and_given_scale(tiny_config, tmp_path: Pat
     torch.testing.assert_close(method.head.weight, half_whitened(features, 8).weight, rtol=1e-4, atol=1e-5)
 
 
+def options_of(tiny_config, loss: dict[str, Any] | None = None, **laplace: Any) -> CurvatureOptions:
+    return curvature_options(make_config(posthoc(tiny_config, loss=loss or {}, laplace=laplace)))
+
+
 def test_any_loss_may_train_it(tiny_config) -> None:
-    triplet = make_config(posthoc(tiny_config, loss={"name": "triplet", "margin": 0.2}))
-    assert curvature_options(triplet).margin == 0.7  # 0.2 is no distance
-    contrastive = make_config(posthoc(tiny_config, loss={"margin": 0.9, "negative_weight": 0.3}))
-    assert curvature_options(contrastive).margin == 0.9
-    assert curvature_options(contrastive).negative_weight == 0.3
-    repelling = posthoc(tiny_config, loss={"negative_weight": 0.85})
-    assert curvature_options(make_config(repelling)).negative_weight == 0.5  # or most of it would be cut off
-    repelling["laplace"] = {**repelling.get("laplace", {}), "negative_weight": 0.85}
-    assert curvature_options(make_config(repelling)).negative_weight == 0.85  # as asked
-    given = make_config(posthoc(tiny_config, laplace={"margin": 1.1, "negative_weight": 0.0}))
-    assert curvature_options(given).margin == 1.1
-    assert curvature_options(given).negative_weight == 0.0
+    assert options_of(tiny_config, {"name": "triplet", "margin": 0.2}).margin == 0.7  # 0.2 is no distance
+    over_all = {"margin": 0.9, "negative_weight": 0.3, "reduction": "all"}
+    assert options_of(tiny_config, over_all).margin == 0.9
+    assert options_of(tiny_config, over_all).negative_weight == 0.3
+    given = options_of(tiny_config, margin=1.1, negative_weight=0.0)
+    assert (given.margin, given.negative_weight) == (1.1, 0.0)
+
+
+@pytest.mark.parametrize(("reduction", "most"), [("active", 0.2), ("all", 0.5)])
+def test_negatives_do_not_weigh_more_than_the_curvature_bears(
+    tiny_config, reduction: str, most: float
+) -> None:
+    repelling = {"negative_weight": 0.85, "reduction": reduction}
+    assert options_of(tiny_config, repelling).negative_weight == most  # or most of it would be cut off
+    assert options_of(tiny_config, repelling, negative_weight=0.85).negative_weight == 0.85  # as asked
+    assert options_of(tiny_config, {**repelling, "negative_weight": 0.1}).negative_weight == 0.1
+
+
+def test_the_curvature_averages_over_the_pairs_of_the_contrastive_loss(tiny_config) -> None:
+    assert options_of(tiny_config).reduction == "active"
+    assert options_of(tiny_config, {"reduction": "all"}).reduction == "all"
+    assert options_of(tiny_config, {"reduction": "active"}, reduction="all").reduction == "all"
+    triplet = {"name": "triplet", "margin": 0.2}
+    assert options_of(tiny_config, triplet).reduction == "all"  # which has no active pairs
+    assert options_of(tiny_config, triplet).negative_weight == 0.5
+    assert options_of(tiny_config, triplet, reduction="active").reduction == "active"
+    assert options_of(tiny_config, triplet, reduction="active").negative_weight == 0.2
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,18 @@ def a_problem(
     labels=st.sampled_from(list(LABELS.values())),
     margin=st.floats(0.1, 2.0),
     negative_weight=st.floats(0, 1),
+    reduction=st.sampled_from(["active", "all"]),
+    pairs=st.sampled_from(["all", "semi-hard", "hard"]),
     seed=st.integers(0, 50),
 )
-def test_loss_and_gradient_are_those_of_the_contrastive_loss(labels, margin, negative_weight, seed) -> None:
+def test_loss_and_gradient_are_those_of_the_contrastive_loss(
+    labels, margin, negative_weight, reduction, pairs, seed
+) -> None:
     inputs = [tensor.requires_grad_() for tensor in a_problem(seed)]
-    options = {"margin": margin, "negative_weight": negative_weight}
-    expected = contrastive_loss(torch.nn.functional.linear(*inputs), torch.tensor(labels), **options)
-    found = contrastive_step(*inputs, torch.tensor(labels), **options).loss
+    options = {"margin": margin, "negative_weight": negative_weight, "reduction": reduction}
+    outputs = torch.nn.functional.linear(*inputs)
+    expected = contrastive_loss(outputs, torch.tensor(labels), pairs=pairs, **options)
+    found = contrastive_step(*inputs, torch.tensor(labels), chosen=pairs, **options).loss
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
     for one, other in zip(
         torch.autograd.grad(3 * found, inputs), torch.autograd.grad(3 * expected, inputs), strict=True
@@ -54,28 +59,39 @@ def test_loss_and_gradient_are_those_of_the_contrastive_loss(labels, margin, neg
 @pytest.mark.parametrize("labels", list(LABELS))
 @pytest.mark.parametrize("approximation", ["fixed", "positive", "full"])
 @pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
-def test_curvature_is_that_of_contrastive_ggn(geometry, approximation, labels) -> None:
+@pytest.mark.parametrize("reduction", ["active", "all"])
+def test_curvature_is_that_of_contrastive_ggn(geometry, approximation, labels, reduction) -> None:
     problem, classes = a_problem(), torch.tensor(LABELS[labels])
     options = {"margin": 1.3, "geometry": geometry, "approximation": approximation}
-    for weight in (None, 0.2):
-        step = contrastive_step(*problem, classes, curvature_negative_weight=weight, **options)
+    for weight, other in itertools.product((None, 0.2), (None, "active", "all")):
+        step = contrastive_step(
+            *problem, classes, reduction=reduction, curvature_negative_weight=weight, curvature_reduction=other,
+            **options,
+        )  # fmt: skip
         expected = contrastive_ggn(
-            *problem, classes, negative_weight=0.5 if weight is None else weight, **options
+            *problem, classes, negative_weight=0.5 if weight is None else weight,
+            reduction=other or reduction, **options,
+        )  # fmt: skip
+        plain = contrastive_loss(
+            torch.nn.functional.linear(*problem), classes, margin=1.3, reduction=reduction
         )
+        torch.testing.assert_close(step.loss, plain)  # whatever the curvature's own weights
         torch.testing.assert_close((step.of_weight, step.of_bias), expected, rtol=1e-10, atol=1e-12)
         assert bool(step.valid) == bool((expected[0] != 0).any())
 
 
 @pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
-def test_chosen_pairs_are_the_only_ones_and_averages_run_over_them(geometry: str) -> None:
+@pytest.mark.parametrize("reduction", ["active", "all"])
+def test_chosen_pairs_are_the_only_ones_and_averages_run_over_them(geometry: str, reduction: str) -> None:
     features, weight, bias = a_problem()
     labels, margin = torch.tensor(LABELS["balanced"]), 0.9
     chosen = torch.zeros(6, 6, dtype=torch.bool)
     for i, j in [(0, 1), (2, 3), (0, 2), (1, 5), (3, 4)]:
         chosen[i, j] = chosen[j, i] = True
     step = contrastive_step(
-        features, weight, bias, labels, margin=margin, geometry=geometry, approximation="full", chosen=chosen
-    )
+        features, weight, bias, labels, margin=margin, geometry=geometry, approximation="full", chosen=chosen,
+        reduction=reduction,
+    )  # fmt: skip
     unit = torch.nn.functional.normalize(features @ weight.T + bias)
     pulled, pushed, y = [], [], torch.zeros(6, 6, dtype=torch.float64)
     for i, j in itertools.combinations(range(6), 2):
@@ -86,11 +102,32 @@ def test_chosen_pairs_are_the_only_ones_and_averages_run_over_them(geometry: str
                 y[i, j] = 1 / 2  # of two positive pairs
             else:
                 pushed.append(0.5 * max(0.0, margin**2 - squared))
-                y[i, j] = -1 / 3 if squared < margin**2 else 0.0  # of three negative pairs
-    assert 0 < sum(value > 0 for value in pushed) < 3  # one beyond the margin, so that its count matters
-    assert float(step.loss) == pytest.approx(sum(pulled) / 2 + sum(pushed) / 3, rel=1e-12)
+                y[i, j] = -1.0 if squared < margin**2 else 0.0
+    active = sum(value > 0 for value in pushed)
+    assert 0 < active < 3  # one beyond the margin, so that its count matters
+    count = active if reduction == "active" else 3
+    y[y < 0] /= count
+    assert float(step.loss) == pytest.approx(sum(pulled) / 2 + sum(pushed) / count, rel=1e-12)
     expected = brute_force_ggn(features, weight, bias, y, geometry=geometry, approximation="full")
     torch.testing.assert_close((step.of_weight, step.of_bias), expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_points_are_no_positive_pair_and_loss_and_step_agree_on_it(dtype: torch.dtype) -> None:
+    features, weight, bias = a_problem(dtype=dtype)
+    features[1] = features[0]
+    inputs, labels = [features, weight.requires_grad_(), bias], torch.tensor(LABELS["unbalanced"])
+    expected = contrastive_loss(torch.nn.functional.linear(*inputs), labels, margin=1.3)
+    found = contrastive_step(*inputs, labels, margin=1.3)
+    over_all = contrastive_step(*inputs, labels, margin=1.3, reduction="all")
+    torch.testing.assert_close(found.loss, expected)
+    assert float(found.loss.detach()) > float(over_all.loss.detach())
+    torch.testing.assert_close(
+        torch.autograd.grad(found.loss, weight), torch.autograd.grad(expected, weight), rtol=1e-4, atol=1e-5
+    )
+    alike = contrastive_step(features[:1].expand(6, -1), weight, bias, torch.zeros(6), margin=1.3)
+    assert not bool(alike.valid)
+    assert float(alike.loss.detach()) == 0
 
 
 @pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
@@ -106,11 +143,17 @@ def test_a_zero_output_gives_no_curvature_no_gradient_and_no_nan(geometry: str) 
     assert bool(torch.isfinite(torch.autograd.grad(step.loss, weight)[0]).all())
 
 
-def test_nothing_is_read_back_to_the_host() -> None:
+@pytest.mark.parametrize("reduction", ["active", "all"])
+@pytest.mark.parametrize("curvature_reduction", ["active", "all"])
+def test_nothing_is_read_back_to_the_host(reduction: str, curvature_reduction: str) -> None:
     """Fake tensors have no values: a single `if tensor` or `.item()` would raise."""
     with FakeTensorMode():
         features, weight, bias = torch.empty(6, 4), torch.empty(3, 4, requires_grad=True), torch.empty(3)
-        step = contrastive_step(features, weight, bias, torch.empty(6, dtype=torch.long), margin=0.7)
+        labels = torch.empty(6, dtype=torch.long)
+        step = contrastive_step(
+            features, weight, bias, labels, margin=0.7, reduction=reduction,
+            curvature_reduction=curvature_reduction,
+        )  # fmt: skip
         step.loss.backward()
         assert weight.grad is not None
         assert step.of_weight.shape == (3, 4)

@@ -26,6 +26,32 @@ def test_pairs_reach_the_contrastive_loss(pairs: str) -> None:
     torch.testing.assert_close(loss.over_samples(draws, labels), torch.stack(expected).mean())
 
 
+@pytest.mark.parametrize("pairs", ["all", "semi-hard"])
+def test_the_reduction_reaches_the_contrastive_loss(pairs: str) -> None:
+    draws = torch.randn(3, 16, 3, generator=torch.Generator().manual_seed(0))
+    labels, found = torch.arange(16) % 4, []
+    for reduction in ("active", "all"):
+        loss = MetricLoss(LossConfig(margin=0.6, pairs=pairs, reduction=reduction), dim=3, classes=4)
+        expected = [contrastive_loss(z, labels, margin=0.6, pairs=pairs, reduction=reduction) for z in draws]
+        torch.testing.assert_close(loss(draws[0], labels), expected[0])
+        found.append(loss.over_samples(draws, labels))
+        torch.testing.assert_close(found[-1], torch.stack(expected).mean())
+    assert float(found[0]) > float(found[1])
+    unsaid = MetricLoss(LossConfig(margin=0.6, pairs=pairs), dim=3, classes=4)
+    assert torch.equal(unsaid.over_samples(draws, labels), found[0])
+
+
+@pytest.mark.parametrize("name", ["triplet", "NTXentLoss"])
+def test_a_reduction_is_of_no_concern_to_other_losses(name: str) -> None:
+    """A suite sets it once for all its rows."""
+    embeddings, labels = torch.randn(16, 3), torch.arange(16) % 4
+    found = [
+        MetricLoss(LossConfig(name=name, reduction=reduction), dim=3, classes=4)(embeddings, labels)
+        for reduction in ("active", "all")
+    ]
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("name", ["triplet", "NTXentLoss"])
 def test_other_losses_refuse_pairs(name: str) -> None:
     MetricLoss(LossConfig(name=name), dim=3, classes=4)
@@ -88,7 +114,7 @@ def test_a_class_is_given_the_sizes_and_trains_its_parameters() -> None:
         ({"name": "proxies", "arguments": {"size": 1}}, "takes classes, dim, scale, got size"),
         (
             {"name": "contrastive", "arguments": {"power": 1}},
-            "takes margin, negative_weight, pairs, got power",
+            "takes margin, negative_weight, pairs, reduction, got power",
         ),
         ({"name": "module:os.sep"}, "must be a function"),
     ],

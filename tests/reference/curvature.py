@@ -11,15 +11,28 @@ from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
 
-def pair_weight(i: int, j: int, embeddings: Tensor, labels: Tensor, margin: float, w: float = 0.5) -> float:
+def pair_weight(
+    i: int,
+    j: int,
+    embeddings: Tensor,
+    labels: Tensor,
+    margin: float,
+    w: float = 0.5,
+    reduction: str = "active",
+) -> float:
     """y_ij by counting, pair by pair."""
     unit = [row / row.norm() if row.norm() > 0 else row for row in embeddings]
-    pairs = [(a, b) for a in range(len(unit)) for b in range(a + 1, len(unit))]
-    positives = sum(1 for a, b in pairs if labels[a] == labels[b])
-    if labels[i] == labels[j]:
-        return 2 * (1 - w) / positives
-    inside = float((unit[i] - unit[j]).norm()) < margin
-    return -2 * w / (len(pairs) - positives) if inside else 0.0
+    counts = {"positive": 0, "negative": 0}
+    mine = 0.0
+    for a in range(len(unit)):
+        for b in range(a + 1, len(unit)):
+            kind = "positive" if labels[a] == labels[b] else "negative"
+            squared = 2 - 2 * float(unit[a] @ unit[b])
+            zero = abs(squared) < 1e-14 if kind == "positive" else squared >= margin**2
+            counts[kind] += not (zero and reduction == "active")
+            if (a, b) == (i, j) and not (zero and (kind == "negative" or reduction == "active")):
+                mine = 2 * (1 - w) if kind == "positive" else -2 * w
+    return mine / max(counts["positive" if mine > 0 else "negative"], 1)
 
 
 def brute_force_ggn(

@@ -167,7 +167,8 @@ def _config_of_features(overrides: list[str]) -> Config:
             f"With --features there is nothing to train or load, so {foreign[0]!r} means nothing; "
             "accepted: laplace.…, loss.margin, loss.negative_weight and seed."
         )
-    return make_config(with_overrides({"method": METHOD, "data": {"source": "features"}}, overrides))
+    plain = {"method": METHOD, "data": {"source": "features"}, "loss": {"reduction": "all"}}  # as `fit` does
+    return make_config(with_overrides(plain, overrides))
 
 
 def _arrays(features: Path, labels: Path) -> tuple[Tensor, Tensor]:

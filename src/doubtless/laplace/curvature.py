@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError, nearest
+from doubtless.losses.contrastive import Reduction, are_apart, are_nearer, check_reduction
 
 Geometry = Literal["arccos", "euclidean"]
 Approximation = Literal["fixed", "positive", "full"]
@@ -39,6 +40,7 @@ def contrastive_ggn(
     geometry: Geometry = "arccos",
     approximation: Approximation = "fixed",
     negative_weight: float = 0.5,
+    reduction: Reduction = "active",
     pair_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Diagonal GGN of the contrastive loss over all pairs i<j of a batch: of weight (D, F) and bias (D,).
@@ -59,7 +61,11 @@ def contrastive_ggn(
         points = _embed(features, weight, bias)
         if pair_weights is None:
             pairs = pair_weight_matrix(
-                points.unit, _needed(labels), margin=margin, negative_weight=negative_weight
+                points.unit,
+                _needed(labels),
+                margin=margin,
+                negative_weight=negative_weight,
+                reduction=reduction,
             )
         else:
             pairs = _checked_pair_weights(pair_weights, points.unit)
@@ -74,29 +80,35 @@ def pair_weight_matrix(
     *,
     margin: float,
     negative_weight: float = 0.5,
+    reduction: Reduction = "active",
     per_point: bool = False,
 ) -> Tensor:
     """y_ij of the contrastive loss, (B, B), symmetric with zero diagonal; embeddings (B, D) of any length.
 
     2(1−w)/|P| for positive pairs, −2w/|N| for negative pairs nearer than the margin, 0 beyond; w is
-    `negative_weight`, |P| and |N| count all pairs i<j of their type. A type without pairs gives no weight.
+    `negative_weight`. |P| and |N| count the pairs i<j of their type that the loss averages over: with the
+    `reduction` "all" every one, with "active" those that are not zero, negative ones nearer than the margin and
+    positive ones that are apart at all; the others have no weight. They are constants: as pairs move they jump,
+    and have no derivative. A type without pairs gives no weight.
 
-    `per_point` averages over each point's own pairs instead, so that row i sums to (1 − n_i^inside/n_i)/B at
-    w = ½: never negative, however unbalanced the classes (a point without positives gets no weight at all).
-    Its rows are not symmetric: it is for `fixed` only.
+    `per_point` averages over each point's own pairs instead, so that over all of them row i sums to
+    (1 − n_i^inside/n_i)/B at w = ½: never negative, however unbalanced the classes (a point without positives gets
+    no weight at all). Its rows are not symmetric: it is for `fixed` only.
     """
     if not 0 <= negative_weight <= 1:
         raise InputError(f"The negative_weight must lie between 0 and 1, got {negative_weight}.")
     dtype, batch = _precision(embeddings), len(embeddings)
     with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        positive, inside, _ = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
+        types = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
         if not per_point:
-            return _pair_weights(positive, inside, batch * (batch - 1), negative_weight, dtype)
+            return _averages(types, reduction).pair_weights(negative_weight)
+        positive = types.averaged_positives(reduction)
         positives = positive.sum(1, keepdim=True)  # (B, 1)
+        negatives = types.inside.sum(1, keepdim=True) if reduction == "active" else batch - 1 - positives
         attract = _reciprocal(positives * batch, dtype)
-        repel = _reciprocal((batch - 1 - positives) * batch, dtype) * (positives > 0)
+        repel = _reciprocal(negatives * batch, dtype) * (positives > 0)
         weights = positive.to(dtype).mul_(2 * (1 - negative_weight) * attract)
-        return weights.sub_(inside * (2 * negative_weight * repel))
+        return weights.sub_(types.inside * (2 * negative_weight * repel))
 
 
 @dataclass(frozen=True)
@@ -110,7 +122,7 @@ class CurvatureSums:
     positive_bias: Tensor | None
     negative_bias: Tensor | None
     positive_pairs: Tensor
-    """How many pairs there were, inside the margin or not; 0-d, integer."""
+    """How many pairs are averaged over: all there were, or the active ones; 0-d, integer."""
     negative_pairs: Tensor
 
     def __add__(self, other: CurvatureSums) -> CurvatureSums:
@@ -146,6 +158,7 @@ def contrastive_ggn_sums(
     margin: float,
     geometry: Geometry = "arccos",
     approximation: Approximation = "fixed",
+    reduction: Reduction = "active",
 ) -> CurvatureSums:
     """What `contrastive_ggn` averages, as sums over positive and over negative pairs and their numbers.
 
@@ -160,8 +173,9 @@ def contrastive_ggn_sums(
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         points = _embed(features, weight, bias)
-        positive, inside, _ = _pair_types(points.unit, labels, margin)
-        counts = _pair_counts(positive)
+        types = _pair_types(points.unit, labels, margin)
+        positive = types.averaged_positives(reduction)
+        counts = _pair_counts(types, positive, reduction)
         cross = approximation != "fixed"
         dtype = points.unit.dtype
         attracted = _diagonal(points, positive.to(dtype), geometry=geometry, cross=cross)
@@ -169,7 +183,7 @@ def contrastive_ggn_sums(
             nothing = torch.zeros_like(attracted[0]), torch.zeros_like(attracted[0][:, 0])
             repelled = (nothing[0], None if bias is None else nothing[1])
         else:
-            repelled = _diagonal(points, inside.to(dtype).neg_(), geometry=geometry, cross=cross)
+            repelled = _diagonal(points, types.inside.to(dtype).neg_(), geometry=geometry, cross=cross)
     return CurvatureSums(attracted[0], repelled[0], attracted[1], repelled[1], *counts)
 
 
@@ -206,38 +220,67 @@ def _unit(outputs: Tensor) -> tuple[Tensor, Tensor]:
     return outputs * inverse_norm, inverse_norm
 
 
-def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Which pairs are positive, which negative and nearer than the margin, and all cosines: three times (B, B)."""
+class _PairTypes(NamedTuple):
+    """The pairs of a batch, each in both orders: three times (B, B)."""
+
+    positive: Tensor  # of one label
+    inside: Tensor  # of two labels, nearer than the margin
+    cosine: Tensor
+    chosen: Tensor | None = None  # those that count; None: all but the diagonal
+
+    def among(self, chosen: Tensor) -> _PairTypes:
+        """Only the chosen pairs, (B, B), symmetric booleans."""
+        return _PairTypes(self.positive & chosen, self.inside & chosen, self.cosine, chosen)
+
+    def averaged_positives(self, reduction: str) -> Tensor:
+        """The positive pairs that the loss averages over."""
+        check_reduction(reduction)
+        return self.positive & are_apart(self.cosine) if reduction == "active" else self.positive
+
+
+def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> _PairTypes:
     if margin < 0:
         raise InputError(f"The margin must not be negative, got {margin}.")
     if tuple(labels.shape) != (len(unit),):
         raise InputError(f"Labels must have shape ({len(unit)},), one per image, got {tuple(labels.shape)}.")
     positive = labels.unsqueeze(0) == labels.unsqueeze(1)  # (B, B)
     cosine = unit @ unit.T
-    # d < m as c > 1 − m²/2. Where that rounds to 1 nothing is: rounding must not put equal points inside.
-    drop = margin**2 / 2
-    inside = cosine > (1 - drop if drop > torch.finfo(unit.dtype).eps / 4 else torch.inf)
-    inside.gt_(positive)  # and not of one label
-    return positive.fill_diagonal_(False), inside, cosine
+    inside = are_nearer(cosine, margin).gt_(positive)  # and not of one label
+    return _PairTypes(positive.fill_diagonal_(False), inside, cosine)
 
 
-def _pair_counts(positive: Tensor) -> tuple[Tensor, Tensor]:
+def _pair_counts(types: _PairTypes, positive: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
     """|P| and |N| over i<j, as 0-d tensors: reading them would wait for the device."""
     positives = positive.sum() // 2
+    if reduction == "active":
+        return positives, types.inside.sum() // 2
     return positives, len(positive) * (len(positive) - 1) // 2 - positives
 
 
-def _pair_weights(
-    positive: Tensor, inside: Tensor, pairs: int | Tensor, negative_weight: float, dtype: torch.dtype
-) -> Tensor:
-    """y (B, B) from the masks of positive pairs and of negative ones inside the margin; `pairs` counts all that
-    there are, each in both orders, so that twice |P| and |N| follow. Few launches: a small network waits for them.
-    """
+class _Averages(NamedTuple):
+    """What y is made of, however it weighs: few launches for a second one, for a small network waits for them."""
+
+    attraction: Tensor  # (B, B), ½/|P| where a positive pair is averaged over
+    inside: Tensor  # (B, B), negative pairs nearer than the margin
+    negatives: Tensor  # (), 2|N|, for each pair is there in both orders
+
+    def pair_weights(self, negative_weight: float) -> Tensor:
+        """y (B, B)."""
+        weights = self.attraction * (4 * (1 - negative_weight))
+        return weights.addcdiv_(self.inside, self.negatives, value=-4 * negative_weight)
+
+
+def _averages(types: _PairTypes, reduction: str) -> _Averages:
+    positive = types.averaged_positives(reduction)
     positives = positive.sum(dtype=torch.float64)  # exact, also for more pairs than a float32 can count
-    negatives = pairs - positives
-    weights = torch.empty(positive.shape, dtype=dtype, device=positive.device)
-    torch.div(positive, positives.clamp_min(2), out=weights).mul_(4 * (1 - negative_weight))
-    return weights.addcdiv_(inside, negatives.clamp_min_(2), value=-4 * negative_weight)
+    if reduction == "active":
+        negatives = types.inside.sum(dtype=torch.float64)
+    else:
+        batch = len(positive)
+        negatives = (batch * (batch - 1) if types.chosen is None else types.chosen.sum()) - positives
+    attraction = torch.empty(positive.shape, dtype=types.cosine.dtype, device=positive.device)
+    torch.div(positive, positives.clamp_min_(2), out=attraction)
+    return _Averages(attraction, types.inside, negatives.clamp_min_(2))
 
 
 def _reciprocal(count: Tensor, dtype: torch.dtype) -> Tensor:

@@ -23,6 +23,8 @@ from doubtless.laplace.curvature import (
     contrastive_ggn_sums,
 )
 from doubtless.laplace.posterior import DiagonalPosterior
+from doubtless.losses.contrastive import Reduction, check_reduction
+from doubtless.progress import phase
 
 
 class Head(NamedTuple):
@@ -40,6 +42,8 @@ class CurvatureOptions:
     geometry          "arccos": the loss normalises; "euclidean": unit vectors are the network's output
     approximation     "fixed": one point of a pair moves at a time; "positive": positive pairs only; "full": all
     negative_weight   w of negative pairs, 1 − w of positive ones
+    reduction         "all": averages over all pairs, as the paper has it, whatever loss a head was trained with;
+                      "active": over pairs that are not zero, which wants a smaller negative_weight
     batch_size        images whose pairs are looked at together
     per_class         images of one class side by side in a batch, so that positive pairs meet
     """
@@ -48,11 +52,13 @@ class CurvatureOptions:
     geometry: Geometry = "arccos"
     approximation: Approximation = "fixed"
     negative_weight: float = 0.5
+    reduction: Reduction = "all"
     batch_size: int = 256
     per_class: int = 4
 
     def __post_init__(self) -> None:
         check_names(geometry=self.geometry, approximation=self.approximation)
+        check_reduction(self.reduction)
         if not self.margin >= 0:
             raise InputError(f"The margin must not be negative, got {self.margin}.")
         if not 0 <= self.negative_weight <= 1:
@@ -62,6 +68,7 @@ class CurvatureOptions:
 DEFAULT = CurvatureOptions()
 
 
+@phase("curvature")
 def fit(
     features: Tensor,
     labels: Tensor,
@@ -104,10 +111,13 @@ def fit(
             margin=options.margin,
             geometry=options.geometry,
             approximation=options.approximation,
+            reduction=options.reduction,
         )
         total = batch if total is None else total + batch
     if total is None or int(total.positive_pairs) == 0:
-        raise InputError("No two images share a label, so there is no positive pair and no curvature.")
+        raise InputError(
+            "No two different images share a label, so there is no positive pair and no curvature."
+        )
     of_weight, of_bias = total.average(negative_weight=options.negative_weight)
     return DiagonalPosterior(
         weight,

@@ -18,15 +18,16 @@ from torch import Tensor
 from doubtless.laplace.curvature import (
     Approximation,
     Geometry,
+    _averages,
     _check,
     _diagonal,
     _pair_types,
-    _pair_weights,
+    _PairTypes,
     _points,
     _precision,
     _pull,
 )
-from doubtless.losses.contrastive import Pairs, chosen_pairs
+from doubtless.losses.contrastive import Pairs, Reduction, chosen_pairs
 
 
 class ContrastiveStep(NamedTuple):
@@ -52,7 +53,9 @@ def contrastive_step(
     geometry: Geometry = "arccos",
     approximation: Approximation = "fixed",
     negative_weight: float = 0.5,
+    reduction: Reduction = "active",
     curvature_negative_weight: float | None = None,
+    curvature_reduction: Reduction | None = None,
     chosen: Tensor | Pairs = "all",
 ) -> ContrastiveStep:
     """`contrastive_loss` of a head's outputs, and `contrastive_ggn` of the head, from one look at the pairs.
@@ -67,37 +70,46 @@ def contrastive_step(
     >>> head.weight.grad.shape, int(curvature.steps)
     (torch.Size([3, 6]), 1)
 
-    `chosen` are the pairs that count, and that averages run over: symmetric booleans (B, B), or see `chosen_pairs`.
-    `curvature_negative_weight` re-weighs the curvature apart from the loss (eq. 10 of LAM). Nothing is read
-    back to the host with `fixed`. Under autocast the outputs are of lower precision, the rest is not.
+    `chosen` are the pairs that count: symmetric booleans (B, B), or see `chosen_pairs`. Averages run over them, or
+    over the active ones among them (`reduction`). `curvature_negative_weight` and `curvature_reduction` weigh the
+    curvature apart from the loss (eq. 10 of LAM); None: alike. Nothing is read back to the host with `fixed`.
+    Under autocast the outputs are of lower precision, the rest is not.
     """
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
     outputs = torch.nn.functional.linear(features, weight, bias)  # (B, D)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         dtype = _precision(outputs)
         points = _points(features.to(dtype), outputs.to(dtype), has_bias=bias is not None)
-        positive, inside, cosine = _pair_types(points.unit, labels, margin)
-        count: int | Tensor = len(labels) * (len(labels) - 1)
-        if not isinstance(chosen, Tensor) and chosen != "all":
-            chosen = chosen_pairs(cosine, labels, pairs=chosen, margin=margin)
-        if isinstance(chosen, Tensor):
-            positive, inside, count = positive & chosen, inside & chosen, chosen.sum()
-        pairs = _pair_weights(positive, inside, count, negative_weight, dtype)
-        pull = _pull(points.unit, pairs)
-        gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)
-        reached = cosine.add_(inside, alpha=margin**2 / 2)  # c_ij + ½m² [y_ij < 0]
-        twice_loss = torch.addcmul(pairs, pairs, reached, value=-1).sum()
-        curved = pairs
-        if curvature_negative_weight is not None and curvature_negative_weight != negative_weight:
-            curved = _pair_weights(positive, inside, count, curvature_negative_weight, dtype)
+        types = _counted_pairs(points.unit, labels, margin, chosen)
+        averages = _averages(types, reduction)
+        pairs = curved = averages.pair_weights(negative_weight)
+        own_weight = negative_weight if curvature_negative_weight is None else curvature_negative_weight
+        own_reduction = curvature_reduction or reduction
+        if (own_weight, own_reduction) != (negative_weight, reduction):
+            over = averages if own_reduction == reduction else _averages(types, own_reduction)
+            curved = over.pair_weights(own_weight)
         if approximation == "positive":
             curved = curved.clamp_min(0)
+        pull = _pull(points.unit, pairs)
+        gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)
+        reached = types.cosine.add_(types.inside, alpha=margin**2 / 2)  # c_ij + ½m² [y_ij < 0]
+        twice_loss = torch.addcmul(pairs, pairs, reached, value=-1).sum()
         known = pull if curved is pairs else None
         of_weight, of_bias = _diagonal(
             points, curved, geometry=geometry, cross=approximation != "fixed", pull=known
         )
     loss = _Given.apply(outputs, twice_loss, gradient)
     return ContrastiveStep(loss, of_weight, of_bias, curved.any())
+
+
+def _counted_pairs(unit: Tensor, labels: Tensor, margin: float, chosen: Tensor | Pairs) -> _PairTypes:
+    """The pairs of unit outputs (B, D), of all or of those that are chosen."""
+    types = _pair_types(unit, labels, margin)
+    if isinstance(chosen, Tensor):
+        return types.among(chosen)
+    if chosen == "all":
+        return types
+    return types.among(chosen_pairs(types.cosine, labels, pairs=chosen, margin=margin))
 
 
 class _Given(torch.autograd.Function):

@@ -15,19 +15,28 @@ from doubtless.errors import InputError, nearest
 from doubtless.losses.reduction import mean_over
 
 Pairs = Literal["all", "semi-hard", "hard"]
+Reduction = Literal["active", "all"]
 
 
 def contrastive_loss(
-    embeddings: Tensor, labels: Tensor, *, margin: float, negative_weight: float = 0.5, pairs: Pairs = "all"
+    embeddings: Tensor,
+    labels: Tensor,
+    *,
+    margin: float,
+    negative_weight: float = 0.5,
+    pairs: Pairs = "all",
+    reduction: Reduction = "active",
 ) -> Tensor:
     """Pulls pairs of one label together, pushes others apart until their distance is `margin`.
 
-    Over all unordered pairs, u = z/‖z‖, d = ‖u_i − u_j‖:
+    Over unordered pairs, u = z/‖z‖, d = ‖u_i − u_j‖:
 
         2(1 − w) · mean over positive pairs of ½ d²  +  2w · mean over negative pairs of ½ max(0, m² − d²)
 
-    w = `negative_weight`, ½ by default: both weigh 1. A kind of pair that the batch lacks contributes 0. `pairs`:
-    which count, and are averaged over; see `chosen_pairs`.
+    w = `negative_weight`, ½ by default: both weigh 1. `pairs`: which count; see `chosen_pairs`. `reduction`: what
+    the means run over, `all` of those pairs or only the `active` ones, whose term is not 0. Most negative pairs
+    are soon farther apart than the margin: over all of them the mean fades, however near the rest still are.
+    How many are active is a constant to the gradient. A kind of pair that the batch lacks contributes 0.
     Shapes are fixed and nothing is read back to the host, so that it compiles and never waits.
 
     embeddings (batch, D), not normalised; labels (batch,).
@@ -37,7 +46,13 @@ def contrastive_loss(
     tensor(1.)
     >>> contrastive_loss(z, torch.tensor([3, 4]), margin=2.0)  # one negative pair: ½ (4 − 2)
     tensor(1.)
+    >>> z, labels = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]), torch.tensor([3, 4, 5])
+    >>> contrastive_loss(z, labels, margin=1.5)                # the first and the last are 2 apart
+    tensor(0.1250)
+    >>> contrastive_loss(z, labels, margin=1.5, reduction="all")
+    tensor(0.0833)
     """
+    check_reduction(reduction)
     unit = normalize(embeddings, dim=-1)
     cosine = unit @ unit.T
     squared_distance = 2 - 2 * cosine  # (batch, batch)
@@ -46,10 +61,38 @@ def contrastive_loss(
     if pairs != "all":
         pair = pair & chosen_pairs(cosine.detach(), labels, pairs=pairs, margin=margin)
     positive, negative = same & pair, ~same & pair
+    if reduction == "active":
+        positive, negative = positive & are_apart(cosine), negative & are_nearer(cosine, margin)
 
     attraction = mean_over(0.5 * squared_distance, positive)
     repulsion = mean_over(0.5 * (margin**2 - squared_distance).relu(), negative)
     return 2 * (1 - negative_weight) * attraction + 2 * negative_weight * repulsion
+
+
+def are_apart(cosine: Tensor) -> Tensor:
+    """Where d > 0, by the cosines of unit vectors: equal ones have cosines a few roundings away from 1.
+
+    >>> are_apart(torch.tensor([1.0, 0.9999999, 0.9]))
+    tensor([False, False,  True])
+    """
+    return cosine < 1 - 16 * torch.finfo(cosine.dtype).eps
+
+
+def are_nearer(cosine: Tensor, margin: float) -> Tensor:
+    """Where d < m, by the cosines of unit vectors; nowhere where the margin cannot be told from none.
+
+    >>> are_nearer(torch.tensor([1.0, 0.9, 0.0]), 0.7)
+    tensor([ True,  True, False])
+    """
+    # d < m as c > 1 − m²/2. Where that rounds to 1 nothing is: rounding must not put equal points inside.
+    drop = margin**2 / 2
+    return cosine > (1 - drop if drop > torch.finfo(cosine.dtype).eps / 4 else torch.inf)
+
+
+def check_reduction(reduction: str) -> None:
+    """Refuses a reduction that there is not, with the nearest there is."""
+    if reduction not in get_args(Reduction):
+        raise InputError(f"There is no reduction {reduction!r}{nearest(reduction, get_args(Reduction))}")
 
 
 def chosen_pairs(cosine: Tensor, labels: Tensor, *, pairs: Pairs, margin: float) -> Tensor:

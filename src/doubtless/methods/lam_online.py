@@ -25,7 +25,12 @@ from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
 from doubtless.losses.contrastive import Pairs
 from doubtless.methods.base import DataSpec, Losses, Method, Subset
-from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_negative_weight
+from doubtless.methods.laplace_head import (
+    LaplaceHead,
+    LaplaceOptions,
+    curvature_negative_weight,
+    curvature_reduction,
+)
 from doubtless.methods.metric_loss import DEFAULT_MARGIN, build_miner
 
 
@@ -34,8 +39,9 @@ class LamOnline(Method):
 
     Pairs are all of the global batch, or those in semi-hard or hard triplets (`loss.pairs`), or those a miner of
     pytorch-metric-learning picks (`loss.miner`, which waits for the device); loss and curvature see the same
-    ones. Under data-parallel training the features of all ranks are gathered and every rank draws the same
-    head, so all hold the same H.
+    ones, and average over the same (`loss.reduction`) where `laplace.reduction` asks for no others. Under
+    data-parallel training the features of all ranks are gathered and every rank draws the same head, so all hold
+    the same H.
     """
 
     name: ClassVar[str] = "lam-online"
@@ -105,7 +111,9 @@ class LamOnline(Method):
             geometry=options.geometry,
             approximation=options.approximation,
             negative_weight=self.config.loss.negative_weight,
+            reduction=self.config.loss.reduction,
             curvature_negative_weight=curvature_negative_weight(self.config),
+            curvature_reduction=curvature_reduction(self.config),
             chosen=chosen,
         )
 

@@ -19,8 +19,15 @@ from doubtless.laplace import (
     fit,
     tune,
 )
+from doubtless.losses.contrastive import Reduction
 from doubtless.methods.base import Subset
 from doubtless.methods.metric_loss import DEFAULT_MARGIN
+
+MOST_NEGATIVE_WEIGHT: dict[Reduction, float] = {"all": 0.5, "active": 0.2}
+"""What a curvature bears that nobody has asked to weigh otherwise. Averaged over all, negative pairs weigh as much
+as there are of them inside the margin, hardly anything. Averaged over the active ones they weigh as much as the
+positive pairs do, however few they are, and being nearer, more: what is left is mostly below 0. Figures are in
+docs/methods.md."""
 
 
 class TuneOptions(Section):
@@ -55,8 +62,12 @@ class LaplaceOptions(Section):
     margin: float | None = Field(default=None, gt=0)
     """Of the curvature; None: that of the contrastive loss, or 0.7 where another loss trains."""
     negative_weight: float | None = Field(default=None, ge=0, le=1)
-    """Of the curvature; None: that of the loss, at most ½. Past it repelling pairs outweigh the others, and what
-    is below 0 is cut off: with the .85 that trains best nine of ten entries were 0 on CIFAR10."""
+    """Of the curvature; None: that of the loss, at most ½, or ⅕ where averages are over active pairs. Past it
+    repelling pairs outweigh the others, and what is below 0 is cut off: with the .85 that trains best nine of ten
+    entries were 0 on CIFAR10."""
+    reduction: Literal["active", "all"] | None = None
+    """Which pairs the curvature's averages run over; None: as `loss.reduction` says of the contrastive loss, all
+    where another loss trains."""
     scale: float | None = Field(default=None, gt=0)
     """τ before it is tuned; None: see `LaplaceHead.start`."""
     prior_precision: float | None = Field(default=None, gt=0)
@@ -220,7 +231,7 @@ class LaplaceHead(nn.Module):
 
 
 def curvature_options(config: Config) -> CurvatureOptions:
-    """Margin, geometry, approximation and weight of negatives that a configuration asks `fit` for."""
+    """Margin, geometry, approximation, weight of negatives and averages that a configuration asks `fit` for."""
     options, loss = config.section("laplace", LaplaceOptions), config.loss
     contrastive = loss.margin if loss.name == "contrastive" else None
     return CurvatureOptions(
@@ -228,13 +239,23 @@ def curvature_options(config: Config) -> CurvatureOptions:
         geometry=options.geometry,
         approximation=options.approximation,
         negative_weight=curvature_negative_weight(config),
+        reduction=curvature_reduction(config),
     )
 
 
 def curvature_negative_weight(config: Config) -> float:
-    """The weight of negative pairs in the curvature: what is asked for, else the loss's, at most ½."""
+    """The weight of negative pairs in the curvature: what is asked for, else the loss's, within bounds."""
     asked = config.section("laplace", LaplaceOptions).negative_weight
-    return min(config.loss.negative_weight, 0.5) if asked is None else asked
+    most = MOST_NEGATIVE_WEIGHT[curvature_reduction(config)]
+    return min(config.loss.negative_weight, most) if asked is None else asked
+
+
+def curvature_reduction(config: Config) -> Reduction:
+    """What the curvature's averages run over: what is asked for, else the contrastive loss's, else all pairs."""
+    asked = config.section("laplace", LaplaceOptions).reduction
+    if asked is not None:
+        return asked
+    return config.loss.reduction if config.loss.name == "contrastive" else "all"
 
 
 def _some(part: Subset, count: int, seed: int) -> tuple[Tensor, Tensor]:
