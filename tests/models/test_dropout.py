@@ -148,7 +148,7 @@ def looped(encoder: Encoder, head: nn.Linear, image: Tensor, masks: Tensor, axes
 def test_draws_are_those_of_a_loop_over_masks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, size = an_encoder(case)
     untouched, axes = copy.deepcopy(encoder), CASES[case][2]
-    blocks = BlockDropout(encoder, channels=3, size=size)
+    blocks = BlockDropout(encoder, size=size)
     assert {block.name: block.axis for block in blocks.outputs} == axes
     assert encoder.state_dict().keys() == untouched.state_dict().keys()
     head, images = nn.Linear(encoder.feature_dim, 4), some_images(3, size)
@@ -181,7 +181,7 @@ def test_what_is_before_the_first_dropout_runs_once_for_an_image() -> None:
         ("densenet", "features.conv0", "features.norm5"),
     ):
         encoder, size = an_encoder(case)
-        blocks = BlockDropout(encoder, channels=3, size=size)
+        blocks = BlockDropout(encoder, size=size)
         for name in (stem, behind):
             module = encoder.backbone.get_submodule(name)
             module.register_forward_pre_hook(
@@ -195,7 +195,7 @@ def test_what_is_before_the_first_dropout_runs_once_for_an_image() -> None:
 
 def test_other_sizes_at_test_time_have_the_same_masks() -> None:
     encoder, _ = an_encoder("resnet")
-    blocks = BlockDropout(encoder, channels=3, size=32)
+    blocks = BlockDropout(encoder, size=32)
     masks = dropout.draw_masks(
         sum(blocks.widths) + encoder.feature_dim, rate=0.2, samples=2, generator=torch.Generator()
     )
@@ -209,7 +209,7 @@ def test_other_sizes_at_test_time_have_the_same_masks() -> None:
 @pytest.mark.parametrize("case", ["resnet", "vit", "densenet", "swin"])
 def test_training_drops_channels_of_every_image_anew(case: str) -> None:
     encoder, size = an_encoder(case)
-    blocks = BlockDropout(encoder, channels=3, size=size)
+    blocks = BlockDropout(encoder, size=size)
     seen: list[Tensor] = []
     block = blocks.outputs[0]
     encoder.backbone.get_submodule(block.name).register_forward_hook(
@@ -235,7 +235,7 @@ def test_training_drops_channels_of_every_image_anew(case: str) -> None:
 
 def test_threads_that_share_a_network_do_not_drop_for_each_other() -> None:
     encoder, size = an_encoder("resnet")
-    blocks, images = BlockDropout(encoder, channels=3, size=size), some_images(2, size)
+    blocks, images = BlockDropout(encoder, size=size), some_images(2, size)
     found: list[Tensor] = []
     with torch.no_grad(), blocks.per_image(0.5):
         thread = threading.Thread(target=lambda: found.append(encoder(images).detach()))
@@ -246,7 +246,7 @@ def test_threads_that_share_a_network_do_not_drop_for_each_other() -> None:
 
 def test_a_copy_has_hooks_of_its_own() -> None:
     encoder, size = an_encoder("densenet")
-    blocks = BlockDropout(encoder, channels=3, size=size)
+    blocks = BlockDropout(encoder, size=size)
     other, images = copy.deepcopy(encoder), some_images(2, size)
     head, masks = nn.Linear(encoder.feature_dim, 2), torch.ones(3, sum(blocks.widths) + encoder.feature_dim)
     with torch.no_grad():
@@ -318,5 +318,5 @@ class Unpaired(nn.Module):
 def test_networks_without_blocks_are_sentences(network: nn.Module, sentence: str) -> None:
     encoder = Encoder(PYTHON, given=network, channels=3, size=8)
     with pytest.raises(InputError, match=sentence):
-        BlockDropout(encoder, channels=3, size=8)
+        BlockDropout(encoder, size=8)
     assert not any(module._forward_hooks for module in encoder.modules())

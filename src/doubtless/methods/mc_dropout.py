@@ -98,7 +98,7 @@ class McDropout(Deterministic):
                 )
             self.encoder.backbone = blocks = ConvBlocks(backbone, channels=spec.channels, size=spec.size)
             return sum(blocks.widths)
-        self.dropped = BlockDropout(self.encoder, channels=spec.channels, size=spec.size)
+        self.dropped = BlockDropout(self.encoder, size=spec.size)
         return sum(self.dropped.widths) + self.encoder.feature_dim
 
     @property

@@ -125,31 +125,31 @@ class Seen(NamedTuple):
 
 
 class Trial:
-    """Forward passes of an encoder that compute nothing: its weights, and zero images, on the meta device.
+    """Forward passes of a network that compute nothing: its weights, and zero images, on the meta device.
 
     Of a network that will not run there (a tensor that is neither parameter nor buffer, a decision by values) with
     its own weights.
     """
 
-    def __init__(self, encoder: nn.Module, images: Tensor) -> None:
-        self.encoder, self._real = encoder, images
-        held = chain(encoder.named_parameters(), encoder.named_buffers())
+    def __init__(self, network: nn.Module, images: Tensor) -> None:
+        self.network, self._real = network, images
+        held = chain(network.named_parameters(), network.named_buffers())
         self.state = {name: torch.empty_like(value, device="meta") for name, value in held}
         self.images = images.to("meta")
 
     @torch.no_grad()
     def __call__(self) -> Tensor:
-        """What the encoder gives, in evaluation mode."""
-        modes = {module: module.training for module in self.encoder.modules()}
+        """What the network gives, in evaluation mode."""
+        modes = {module: module.training for module in self.network.modules()}
         try:
-            features: Tensor = torch.func.functional_call(self.encoder.eval(), self.state, (self.images,))
+            output: Tensor = torch.func.functional_call(self.network.eval(), self.state, (self.images,))
         finally:
             for module, training in modes.items():
                 module.training = training
-        return features
+        return output
 
-    def see(self, network: nn.Module, names: Iterable[str]) -> Seen:
-        """What the named blocks of the encoder's network put out, in the order they are run in."""
+    def see(self, names: Iterable[str]) -> Seen:
+        """What the named blocks put out, in the order they are run in."""
         wanted, order = set(names), list[tuple[str, Any]]()
 
         def note(name: str, module: nn.Module, inputs: Any, output: Any) -> None:
@@ -157,7 +157,7 @@ class Trial:
 
         handles = [
             module.register_forward_hook(partial(note, name))
-            for name, module in network.named_modules()
+            for name, module in self.network.named_modules()
             if name in wanted or next(module.parameters(recurse=False), None) is not None
         ]
         try:
@@ -174,10 +174,10 @@ class Trial:
             raise InputError(
                 "dropout.where: blocks needs blocks that are run once; this network repeats some."
             )
-        blocks = [self._describe(network, *order[place]) for place in places]
+        blocks = [self._describe(*order[place]) for place in places]
         return Seen(blocks, weights_follow=bool(places) and places[-1] + 1 < len(order))
 
-    def _describe(self, network: nn.Module, name: str, output: Any) -> BlockOutput:
+    def _describe(self, name: str, output: Any) -> BlockOutput:
         count = len(self.images)
         if not isinstance(output, Tensor) or output.dim() < 2 or output.shape[0] != count:
             what = tuple(output.shape) if isinstance(output, Tensor) else f"a {type(output).__name__}"
@@ -185,7 +185,7 @@ class Trial:
                 f"dropout.where: blocks needs blocks that give one tensor with a row for each image; {name} gives "
                 f"{what} for {count} images. Use dropout.where: head."
             )
-        axis = _channel_axis(network, name, output) if output.dim() == 4 else output.dim() - 1
+        axis = _channel_axis(self.network, name, output) if output.dim() == 4 else output.dim() - 1
         return BlockOutput(name, output.shape[axis], axis, output[0].numel())
 
 

@@ -158,16 +158,16 @@ class BlockDropout:
     first block, or before what holds it where the block's input is used again behind it, as in dense blocks.
 
     >>> encoder = Encoder("test_resnet", channels=3, size=32)
-    >>> blocks = BlockDropout(encoder, channels=3, size=32)
+    >>> blocks = BlockDropout(encoder, size=32)
     >>> [block.name for block in blocks.outputs], blocks.widths
     (['layer1.0', 'layer2.0', 'layer3.0'], [32, 48, 192])
     """
 
-    def __init__(self, encoder: Encoder, *, channels: int, size: int) -> None:
+    def __init__(self, encoder: Encoder, *, size: int) -> None:
         network, self.size = encoder.backbone, size
-        device = encoder.mean.device
-        trial = Trial(encoder, torch.zeros(2, channels, size, size, device=device))
-        seen = trial.see(network, find_blocks(network))
+        images = torch.zeros(2, encoder.takes, size, size, device=encoder.mean.device)
+        trial = Trial(network, images)
+        seen = trial.see(find_blocks(network))
         outputs = seen.blocks
         if outputs and not seen.weights_follow and outputs[-1].width == encoder.feature_dim:
             outputs = outputs[:-1]  # its channels are the head's inputs, which are dropped there
@@ -180,7 +180,7 @@ class BlockDropout:
         self.repeats_after = False
         for number, block in enumerate(outputs):
             network.get_submodule(block.name).register_forward_hook(partial(_after_block, number))
-        self._choose_repetition(trial, network)
+        self._choose_repetition(trial)
 
     @property
     def widths(self) -> list[int]:
@@ -221,7 +221,7 @@ class BlockDropout:
         found: Tensor = head(features * of_features.unsqueeze(1))
         return found
 
-    def _choose_repetition(self, trial: Trial, network: nn.Module) -> None:
+    def _choose_repetition(self, trial: Trial) -> None:
         """Takes the latest place for the repetition with which the rest of the network runs.
 
         Two images and three draws: where six rows meet two, it fails.
@@ -231,7 +231,7 @@ class BlockDropout:
         masks = [torch.ones(3, width, device=trial.images.device) for width in self.widths]
         for depth in [None, *range(len(first), -1, -1)]:  # after the block, before it, before what holds it …
             self.repeats_after = depth is None
-            module = network.get_submodule(".".join(first[:depth]))
+            module = trial.network.get_submodule(".".join(first[:depth]))
             handle = None if depth is None else module.register_forward_pre_hook(_before_blocks)
             try:
                 with _dropping(SharedMasks(self.outputs, masks, shape, self.repeats_after)):
