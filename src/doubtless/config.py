@@ -55,6 +55,9 @@ class ModelConfig(Section):
     normalization: Literal["auto", "none", "imagenet", "symmetric"] = "auto"
     freeze: bool = False
     """Train the head only, on features computed once."""
+    frozen_stages: int = Field(default=0, ge=0)
+    """So many first stages of the backbone stay as they are, with what comes before them. They see the largest maps,
+    and what they know of edges and colours serves any picture: training takes half the time and is as good."""
     batch_norm: Literal["trained", "frozen"] = "trained"
     """frozen: the backbone's batch norm keeps its statistics and uses them in training as well."""
     feature_norm: Literal["none", "layer"] = "none"

@@ -249,3 +249,35 @@ def test_own_pretrained_networks_are_fine_tuned_when_asked_to(tmp_path: Path) ->
     run = train(config, tmp_path / "run", encoder=network, quiet=True)
     assert run.config.model.batch_norm == "frozen"
     assert torch.equal(run.method.encoder.backbone[1].running_mean, network[1].running_mean)
+
+
+@pytest.mark.parametrize("name", ["tf_efficientnet_lite0", "resnet10t", "densenet121", "convnext_atto"])
+def test_frozen_stages_are_the_first_ones_and_take_no_gradient(name: str) -> None:
+    encoder = Encoder(name, channels=3, size=64, frozen_stages=2, batch_norm="trained").train()
+    trained = [parameter.requires_grad for parameter in encoder.backbone.parameters()]
+    assert trained == sorted(trained)
+    assert set(trained) == {False, True}
+    statistics = {
+        key: value.clone() for key, value in encoder.backbone.state_dict().items() if "running" in key
+    }
+    encoder(torch.rand(4, 3, 64, 64)).sum().backward()
+    after = encoder.backbone.state_dict()
+    moved = {key: not torch.equal(value, after[key]) for key, value in statistics.items()}
+    of_frozen = {
+        key.rsplit(".", 1)[0] for key, value in encoder.backbone.named_parameters() if not value.requires_grad
+    }
+    for key, has_moved in moved.items():
+        assert has_moved != (key.rsplit(".", 1)[0] in of_frozen), key
+
+
+def test_own_networks_have_their_children_for_stages() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 3))
+    encoder = Encoder("mine", given=network, channels=1, size=28, frozen_stages=2)
+    assert [parameter.requires_grad for parameter in encoder.backbone.parameters()] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    with pytest.raises(Exception, match=r"model\.frozen_stages is 4, but mine has 3 stages"):
+        Encoder("mine", given=network, channels=1, size=28, frozen_stages=4)

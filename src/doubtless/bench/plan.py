@@ -40,6 +40,7 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("evaluation", "size"): None,
     ("loss", "pairs"): "all",
     ("loss", "reduction"): "all",
+    ("model", "frozen_stages"): 0,
     ("model", "batch_norm"): "trained",
     ("model", "feature_norm"): "none",
     ("model", "dropout"): 0.0,

@@ -147,6 +147,7 @@ class Method(nn.Module):
             weights=None if model.weights is None else locate(model.weights, config.data.root),
             pretrained=model.pretrained,
             normalization=model.normalization,
+            frozen_stages=model.frozen_stages,
             batch_norm=model.batch_norm,
             feature_norm=model.feature_norm,
             dropout=model.dropout,

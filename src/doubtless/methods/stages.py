@@ -6,7 +6,7 @@ from doubtless.errors import InputError
 from doubtless.methods.base import Method
 
 SAME_DATA = ("source", "split", "validation", "test", "split_seed", "size", "channels")
-SAME_MODEL = ("backbone", "dim", "pooling", "normalization")
+SAME_MODEL = ("backbone", "dim", "pooling", "normalization", "feature_norm")
 TAKEN = ("encoder.", "head.", "alignment")
 """What a method that has it must find in its base; an ensemble's alignment stands for its members."""
 

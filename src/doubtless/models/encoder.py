@@ -44,6 +44,36 @@ class GeM(nn.Module):
             return powers.mean(dim=(-2, -1)).pow(1 / self.p).flatten(1)
 
 
+def first_stages(network: nn.Module, count: int, *, name: str) -> list[str]:
+    """Names of all modules of a network up to the end of its `count`-th stage, in the order they are defined in.
+
+    Stages are those that timm says a network has, after each of which maps have another size; of other networks
+    they are its children. None of them: no names.
+
+    >>> first_stages(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 2, 3)), 2, name="mine")
+    ['0', '1']
+    """
+    if count == 0:
+        return []
+    told = getattr(network, "feature_info", None)
+    stages = [one["module"] for one in told] if told else [child for child, _ in network.named_children()]
+    if count > len(stages):
+        raise InputError(f"model.frozen_stages is {count}, but {name} has {len(stages)} stages.")
+    modules = [module for module, _ in network.named_modules()][1:]
+    last = max(
+        number
+        for number, module in enumerate(modules)
+        if module == stages[count - 1] or module.startswith(f"{stages[count - 1]}.")
+    )
+    inside = modules[: last + 1]
+    # A module that goes on after the stage's end is not of the stage, though it begins before.
+    return [
+        module
+        for module in inside
+        if not any(later.startswith(f"{module}.") for later in modules[last + 1 :])
+    ]
+
+
 def channels_last_pays(backbone: str, device: torch.device) -> bool:
     """Whether a network is faster with the channels of a pixel side by side in memory: on a GPU."""
     return device.type == "cuda"
@@ -55,7 +85,7 @@ class Encoder(nn.Module):
     `backbone`: "conv-fashion", "conv-cifar", "resnet9", "googlenet", a plugin's, any timm model's name, or
     "module:package.function"; `given` is the network itself, of which a copy is taken. `size` is the side of the
     images, where the number of features depends on it. Normalisation lies in here, so that nobody can forget it.
-    `batch_norm`, `feature_norm` and `dropout` are those of the section `model`.
+    `frozen_stages`, `batch_norm`, `feature_norm` and `dropout` are those of the section `model`.
 
     >>> Encoder("conv-fashion", channels=1, size=28)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 9216])
@@ -75,6 +105,7 @@ class Encoder(nn.Module):
         weights: str | Path | None = None,
         pretrained: bool = False,
         normalization: Normalization = "auto",
+        frozen_stages: int = 0,
         batch_norm: BatchNorm = "trained",
         feature_norm: FeatureNorm = "none",
         dropout: float = 0.0,
@@ -86,6 +117,7 @@ class Encoder(nn.Module):
         self.feature_norm = feature_norm
         self.dropout = nn.Dropout(dropout)
         self.poolings = 1
+        self._resting: list[str] = []
         built = build_backbone(
             backbone, given=given, channels=channels, pooling=pooling, pretrained=pretrained
         )
@@ -106,6 +138,10 @@ class Encoder(nn.Module):
         elif pooling == "gem":
             self.pooling = GeM()
         self.feature_dim = self._count_features(self._try(channels, size))
+        self._resting = first_stages(self.backbone, frozen_stages, name=backbone)
+        for part in self._resting:
+            for parameter in self.backbone.get_submodule(part).parameters(recurse=False):
+                parameter.requires_grad_(False)
 
     def pool_apart(self, count: int) -> None:
         """GeM `count` times, each with a p of its own: features (n, count · F). Without GeM nothing changes.
@@ -155,7 +191,7 @@ class Encoder(nn.Module):
         return self.pooling(self.backbone(images))
 
     def before_head(self, features: Tensor) -> Tensor:
-        """Pooled features (batch, F) as a head takes them: each pooling's normalised, and dropped, where asked for."""
+        """Pooled features (batch, F) as a head takes them: each pooling's normalised, and dropped, where so set."""
         if self.feature_norm == "layer":
             each = features.unflatten(-1, (self.poolings, -1))
             features = layer_norm(each, each.shape[-1:]).flatten(-2)
@@ -166,8 +202,10 @@ class Encoder(nn.Module):
         return f"feature_norm={self.feature_norm}"
 
     def train(self, mode: bool = True) -> Encoder:
-        """Batch norm that is frozen stays in evaluation mode: it uses the statistics it has, and keeps them."""
+        """Batch norm that is frozen, and stages that are, stay in evaluation mode: their statistics stay."""
         super().train(mode)
+        for part in self._resting:
+            self.backbone.get_submodule(part).training = False
         if self.freezes_batch_norm:
             for module in self.backbone.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
