@@ -332,9 +332,12 @@ def test_configuration_that_ships(data: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("where", ["head", "blocks"])
-def test_devices_agree(tiny_config, where: str) -> None:
-    method, images = made(tiny_config, where=where), some_images(5)
+@pytest.mark.parametrize(
+    ("backbone", "where"), [("conv-fashion", "head"), ("conv-fashion", "blocks"), ("test_resnet", "blocks")]
+)
+def test_devices_agree(tiny_config, backbone: str, where: str) -> None:
+    config = {**tiny_config, "model": {"backbone": backbone, "dim": 8}}
+    method, images = made(config, where=where, size=32), some_images(5, 32)
     expected = method.embed(images).samples
     found = method.to("cuda").embed(images).samples
     torch.testing.assert_close(found.cpu(), expected, atol=1e-3, rtol=0)

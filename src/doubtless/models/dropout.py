@@ -31,7 +31,7 @@ Drop = Callable[[int, Tensor], Tensor]
 
 MASKED_WEIGHTS = 2**24  # numbers held at once: copies of a linear layer, one for each draw
 SAMPLED_IMAGES = 512  # images times draws that go through the blocks at once
-SAMPLED_VALUES = 2**25  # and the numbers that a block of them may put out, in networks of any size
+SAMPLED_VALUES = 2**24  # and the numbers that a block of them may put out, in networks of any size
 
 
 def draw_masks(width: int, *, rate: float, samples: int, generator: torch.Generator) -> Tensor:
