@@ -324,3 +324,16 @@ def test_later_epochs_read_no_image(folder: Path, reads: list[int], augment: str
         loader.epoch = epoch
         assert all(batch.inputs.shape == (8, 3, 16, 16) for batch in loader)
     assert len(reads) == COUNT
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_holds_images_from_pass_to_pass(folder: Path, reads: list[int]) -> None:
+    from doubtless.runs.data import image_batches
+
+    images, device = an_image_set(folder), torch.device("cuda")
+    passes = [torch.cat(list(image_batches(images, "", None, device=device))) for _ in range(2)]
+    assert len(reads) == COUNT
+    assert images.held(device) is images.held(device)
+    assert {one.device.type for one in passes} == {"cuda"}
+    assert torch.equal(passes[0].cpu(), images.in_memory())
