@@ -24,6 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from doubtless.bench.plan import Job
+from doubtless.cores import usable_cores
 from doubtless.files import write_text
 from doubtless.runs import Run
 
@@ -112,7 +113,7 @@ def _start(status: Status, parallel: int) -> None:
         arguments.append("--train-only")
     if job.measures:
         arguments += ["--measure", str(job.base)]
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, (os.cpu_count() or 1) // parallel))
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, usable_cores() // parallel))
     status.process = start_worker(arguments, log=config.with_suffix(".log"), threads=threads)
     status.state, status.began = "running", time.perf_counter()
 

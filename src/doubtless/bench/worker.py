@@ -6,7 +6,6 @@ python -m doubtless.bench.worker CONFIG.yaml FOLDER [--train-only | --measure RU
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from doubtless.runs import Run
 from doubtless.runs.evaluation import RunEvaluation
 from doubtless.runs.model import device_name
 from doubtless.runs.report import versions
+from doubtless.runs.timing import recorded, write_timing
 from doubtless.training import train_run
 
 MADE_WITH = "made_with.json"
@@ -29,27 +29,27 @@ MADE_WITH = "made_with.json"
 
 def make_run(config_path: Path, folder: Path, *, train_only: bool = False) -> None:
     """Leaves a finished run in `folder`, whatever state it was found in."""
-    began = time.perf_counter()
-    config = load_config(config_path)
-    run = Run(folder)
-    if not run.is_finished:
-        begun = (folder / "config.yaml").exists()
-        run = train_run(config, folder, resume=begun, quiet=True)
-        write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
-    if not train_only:
-        work = RunEvaluation(run)
-        _keep(work.measure(report=False), folder, device=work.method.device)
+    with recorded(folder) as watch:
+        config = load_config(config_path)
+        run = Run(folder)
+        if not run.is_finished:
+            begun = (folder / "config.yaml").exists()
+            run = train_run(config, folder, resume=begun, quiet=True)
+            write_timing(folder, watch, trained=True)
+        if not train_only:
+            work = RunEvaluation(run)
+            _keep(work.measure(report=False), folder, device=work.method.device)
 
 
 def measure_again(config_path: Path, folder: Path, base: Path) -> None:
     """Leaves in `folder` what is found when the finished run `base` is measured as this configuration says."""
-    began = time.perf_counter()
-    config = load_config(config_path)
-    write_text(folder / "config.yaml", config.to_yaml())
-    work = RunEvaluation(Run.open(base), options=config.evaluation)
-    evaluation = work.measure(report=False, folder=folder)
-    write_json(folder / "timing.json", {"train_seconds": round(time.perf_counter() - began, 2)})
-    _keep(evaluation, folder, device=work.method.device)
+    with recorded(folder) as watch:
+        config = load_config(config_path)
+        write_text(folder / "config.yaml", config.to_yaml())
+        work = RunEvaluation(Run.open(base), options=config.evaluation)
+        evaluation = work.measure(report=False, folder=folder)
+        write_timing(folder, watch, trained=True)
+        _keep(evaluation, folder, device=work.method.device)
 
 
 def _keep(evaluation: Evaluation, folder: Path, *, device: torch.device) -> None:

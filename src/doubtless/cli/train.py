@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from doubtless.config import Config
+    from doubtless.evaluation import Evaluation
+    from doubtless.progress import Stopwatch
 
 
 def train(
@@ -24,25 +29,57 @@ def train(
 
     Example: doubtless train configs/fashion-sample/deterministic.yaml --out runs/first --set seed=1
     """
-    from doubtless.cli.tables import print_evaluation, print_json, recorded_command
+    from doubtless.cores import limit_threads
+
+    chosen = limit_threads()  # before torch is loaded
+    from doubtless.cli.tables import print_evaluation, print_json
     from doubtless.distributed import is_main
     from doubtless.methods.configuration import load_config
-    from doubtless.progress import bar
-    from doubtless.runs.evaluation import RunEvaluation
-    from doubtless.training import train_run
+    from doubtless.progress import describe_phases, process_age
+    from doubtless.runs.timing import recorded
 
     checked = load_config(config, overrides=set_)
+    if chosen and checked.training.accelerator == "cpu":
+        _use_all_cores()
     source = checked.data.source.replace(":", "-").replace("/", "-")
     folder = out or Path("runs") / f"{source}-{checked.method}-{checked.seed}"
-    run = train_run(checked, folder, resume=resume, progress=bar)
+    with recorded(folder, before=process_age()) as watch:
+        evaluation = _train_and_measure(checked, folder, watch, resume=resume, evaluate=evaluate)
     if not is_main():
         return
-    if not evaluate:
-        typer.echo(f"run: {run.path}")
+    if json and evaluation is not None:
+        print_json({"run": str(folder), **evaluation.to_json()})
         return
-    evaluation = RunEvaluation(run, progress=bar).measure(command=recorded_command())
-    if json:
-        print_json({"run": str(run.path), **evaluation.to_json()})
-    else:
+    if evaluation is not None:
         print_evaluation(evaluation, f"{checked.method} on {checked.data.source}")
-        typer.echo(f"run:    {run.path}\nreport: {run.path / 'report.html'}")
+    typer.echo(f"run:    {folder}")
+    if evaluation is not None:
+        typer.echo(f"report: {folder / 'report.html'}")
+    typer.echo(f"time:   {describe_phases(watch.seconds)}")
+
+
+def _train_and_measure(
+    checked: Config, folder: Path, watch: Stopwatch, *, resume: bool, evaluate: bool
+) -> Evaluation | None:
+    """Leaves the run in its folder; what was measured of it in the main process, if anything was to be."""
+    from doubtless.cli.tables import recorded_command
+    from doubtless.distributed import is_main
+    from doubtless.progress import bar
+    from doubtless.runs.evaluation import RunEvaluation
+    from doubtless.runs.timing import write_timing
+    from doubtless.training import train_run
+
+    run = train_run(checked, folder, resume=resume, progress=bar)
+    if not is_main():
+        return None
+    write_timing(folder, watch, trained=True)
+    return RunEvaluation(run, progress=bar).measure(command=recorded_command()) if evaluate else None
+
+
+def _use_all_cores() -> None:
+    """A machine with a GPU was asked for its processor."""
+    import torch
+
+    from doubtless.cores import usable_cores
+
+    torch.set_num_threads(usable_cores())

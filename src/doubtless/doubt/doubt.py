@@ -170,6 +170,10 @@ class Doubt:
         itself     (n,) the row of each query among the known features, where it is one of them
         """
         signals = self.signals(hits, features, queries=queries, positions=positions, itself=itself)
+        return self.of_signals(signals, hits, positions=positions)
+
+    def of_signals(self, signals: Signals, hits: Hits, *, positions: Tensor | None = None) -> DoubtParts:
+        """The same for queries whose `signals` are known already."""
         novel = self._novel(signals)
         rank = self._ranks(signals)
         pull = rank * torch.tensor([self.weights[name] for name in self.tails], device=rank.device)  # (n, s)

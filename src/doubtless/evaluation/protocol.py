@@ -35,6 +35,7 @@ from doubtless.evaluation.uncertainties import (
 from doubtless.metrics.measure import Curve, Measure
 from doubtless.metrics.uncertainty import NAMES
 from doubtless.metrics.views import Answered, Matched, Whole
+from doubtless.progress import phase
 from doubtless.search.neighbors import Neighbors
 from doubtless.search.relevance import Truth
 
@@ -129,6 +130,7 @@ def _measure(material: _Material, doubts: list[str], options: EvaluationOptions,
     return Evaluation(measures, table, counts, protocol, curves, queries, doubts=rows_of_doubts)
 
 
+@phase("intervals")
 def _measure_uncertainties(
     material: _Material, options: EvaluationOptions, intervals: steps.Intervals, tell: Tell
 ) -> tuple[steps.Table, Figures]:
@@ -159,7 +161,8 @@ def _measure_setting(
     curves: Figures = {}
     if options.consensus_samples and setting.embedding.uncertainty is not None:
         tell("consensus")
-        agreed = steps.draw_consensus(setting, samples=options.consensus_samples, seed=options.seed)
+        with phase("consensus"):
+            agreed = steps.draw_consensus(setting, samples=options.consensus_samples, seed=options.seed)
         measures |= intervals.row(agreed)
         curves["reliability"] = {"consensus": steps.consensus_curve(agreed)}
     if material.match_probability is not None:

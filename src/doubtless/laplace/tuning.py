@@ -26,6 +26,7 @@ from doubtless.laplace.criteria import (
     negative_consensus_ece_of_grid,
 )
 from doubtless.laplace.posterior import DiagonalPosterior
+from doubtless.progress import phase
 from doubtless.sphere.projected_gaussian import unit_moments
 
 CRITERIA = ("consensus-ece", "error-auroc", "match-likelihood")
@@ -51,6 +52,7 @@ class Tuned(NamedTuple):
     trials: list[Trial]
 
 
+@phase("tuning")
 def tune(
     posterior: DiagonalPosterior,
     features: Tensor,

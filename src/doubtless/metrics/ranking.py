@@ -42,8 +42,13 @@ class Ranking:
 
     def totals(self, weights: Tensor) -> Tensor:
         """Sum of the weights (…, n) down to the end of each group, (…, g)."""
-        running = weights[..., self.order].cumsum(-1)
-        return running[..., self.ends] if self.tied else running
+        running = _taken(weights, self.order).cumsum(-1)
+        return _taken(running, self.ends) if self.tied else running
+
+
+def _taken(values: Tensor, places: Tensor) -> Tensor:
+    """values[…, places]; a gather, which a CPU does several times faster than the same by an index."""
+    return values.gather(-1, places.expand(*values.shape[:-1], len(places)))
 
 
 def steps(totals: Tensor) -> Tensor:

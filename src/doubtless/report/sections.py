@@ -31,6 +31,7 @@ from doubtless.report.page import (
     table,
     text,
 )
+from doubtless.report.timing import timing_section
 
 TILES = ("recall@1", "map@r", "error_auroc", "ood_auroc", "ausc", "ece")
 MOST_TILES = 6
@@ -255,6 +256,7 @@ def _said(value: Any) -> str:
 
 
 NO_VERSIONS: Mapping[str, str] = MappingProxyType({})
+NO_TIMES: Mapping[str, float] = MappingProxyType({})
 
 
 def write_report(
@@ -270,6 +272,7 @@ def write_report(
     embedding_map: EmbeddingMap | None = None,
     label_names: Sequence[str] | None = None,
     of_method: Sequence[Section] = (),
+    timing: Mapping[str, float] = NO_TIMES,
 ) -> None:
     """Writes the report of one run: tables, figures and pictures in one HTML file, the numbers as JSON inside.
 
@@ -278,6 +281,7 @@ def write_report(
     embedding_map  from `doubtless.report.embedding_map`; without it there is no map
     label_names    names of the labels 0, 1, …
     of_method      what only this method has to show (`doubtless.report.method_figures`)
+    timing         phase → seconds it took
 
     The same input gives the same file, byte for byte. The numbers are in the element ``doubtless-metrics`` in
     the form of `Evaluation.to_json`.
@@ -300,6 +304,7 @@ def write_report(
         *of_method,
         Section("training", "Training", gallery(training_figures(log))),
         Section("protocol", "Protocol", protocol_section(evaluation)),
+        Section("timing", "Where the time went", timing_section(timing)),
         Section("provenance", "Made with", provenance(config=config, versions=versions, command=command)),
     ]
     data = json_block(evaluation.to_json(), identifier="doubtless-metrics")

@@ -38,7 +38,10 @@ def open_run_data(
     source: Source | None = None,
     progress: Progress | None = None,
 ) -> RunData:
-    """Opens the source, unless it is given, and splits it, or takes the split a run has recorded."""
+    """Opens the source, unless it is given, and splits it, or takes the split a run has recorded.
+
+    What chooses an epoch or a scale sees images as they will be measured: validation has the size of the test part.
+    """
     data = config.data
     source = source or open_source(data.source, root=data.root, progress=progress)
     if split is None:
@@ -52,7 +55,7 @@ def open_run_data(
     channels = data.channels or source.channels
     size = data.size or native_size(source)
     random = Preparation(channels=channels, size=size, augment=data.augment)
-    still = random.without_augmentation()
+    measured = random.without_augmentation(size=config.evaluation.size)
     train = ImageSet(source, split.train, random, seed=config.seed)
     present, train.labels = torch.unique(train.labels, return_inverse=True)  # 0 … classes−1, for proxies
     spec = DataSpec(
@@ -63,8 +66,8 @@ def open_run_data(
         split=split,
         spec=spec,
         train=train,
-        validation=ImageSet(source, split.validation, still),
-        test=ImageSet(source, split.test, still),
+        validation=ImageSet(source, split.validation, measured),
+        test=ImageSet(source, split.test, measured),
     )
 
 

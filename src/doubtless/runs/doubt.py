@@ -19,6 +19,7 @@ from doubtless.doubt.doubt import Doubt
 from doubtless.doubt.novelty import Novelty, projection
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.methods import Described, Method
+from doubtless.progress import phase
 from doubtless.runs.data import described_batches
 from doubtless.search import Positions
 from doubtless.search.scores import ScoreName
@@ -41,6 +42,7 @@ class Reader:
         self.method, self.progress = method, progress
         self._narrow: Tensor | None = None
 
+    @phase("embedding")
     def __call__(self, images: ImageSet, truth: Tensor | Positions) -> Labelled:
         """The images of a set, and what says which of them are right."""
         whole = Described.cat(
@@ -109,9 +111,10 @@ def doubts_of(
         queries.embedding, searched.embedding, searched.truth, itself=itself, score=score
     )
     own = None if closed else itself  # in a closed set what is known are the training images
-    given: dict[str, Any] = {"queries": queries.embedding, "positions": positions, "itself": own}
-    found = doubt.of(hits, queries.features, **given)
-    signals = doubt.signals(hits, queries.features, **given)
+    signals = doubt.signals(
+        hits, queries.features, queries=queries.embedding, positions=positions, itself=own
+    )
+    found = doubt.of_signals(signals, hits, positions=positions)
     rows_of = {name: value for name, value in signals.items() if name in SHOWN}
     return {"doubt": found.total} | rows_of
 

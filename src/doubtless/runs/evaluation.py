@@ -15,11 +15,12 @@ from doubtless.doubt.doubt import Doubt
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, evaluate
 from doubtless.methods import Method
-from doubtless.progress import spinner
-from doubtless.runs.data import RunData, open_run_data, whole_source
+from doubtless.progress import phase, running, spinner
+from doubtless.runs.data import RunData, must_take, open_run_data, whole_source
 from doubtless.runs.doubt import Labelled, Reader, describe_doubt, doubts_of, fit_run_doubt
 from doubtless.runs.model import best_device
 from doubtless.runs.run import Run, TrainedRun
+from doubtless.runs.timing import write_timing
 from doubtless.search import Positions
 
 GALLERY_TRAIN = "train"
@@ -51,6 +52,7 @@ class RunEvaluation:
         self.method: Method = method.to(best_device(self.config.training.accelerator))
         if self.given is not None and self.given.fingerprint() == run.split.fingerprint:
             data = None  # the run's own, given again
+        must_take(self.method, self.options.size)
         self.data_name = data
         self.gallery_name = gallery
         measured = self.measured = data or self.options.data
@@ -59,10 +61,11 @@ class RunEvaluation:
         self.own: RunData | None = run.data if isinstance(run, TrainedRun) else None
         if self.own is None and (measured is None or gallery == GALLERY_TRAIN):
             self.own = self._open_data()
-        images = self._test_images() if measured is None else self._source(measured)
-        self.queries, database = by_role(images)
-        self.gallery = self._gallery() or database
-        self.ood = {name: self._source(name) for name in self.ood_names}
+        with phase("data"):
+            images = self._test_images() if measured is None else self._source(measured)
+            self.queries, database = by_role(images)
+            self.gallery = self._gallery() or database
+            self.ood = {name: self._source(name) for name in self.ood_names}
 
     def measure(
         self, *, bootstrap: int = 1000, report: bool = True, folder: Path | None = None, command: str = ""
@@ -80,7 +83,10 @@ class RunEvaluation:
         evaluation = self._evaluate(queries, gallery, ood, doubt, bootstrap=bootstrap)
         evaluation.save((folder or self.folder) / "metrics.json")
         if report:
-            self._write_report(evaluation, queries, gallery, ood, command=command)
+            if (watch := running()) is not None:
+                write_timing(self.folder, watch)  # which the page shows
+            with phase("report"):
+                self._write_report(evaluation, queries, gallery, ood, command=command)
         return evaluation
 
     def _evaluate(
@@ -93,7 +99,7 @@ class RunEvaluation:
         bootstrap: int,
     ) -> Evaluation:
         rows = {} if doubt is None else self._doubts(doubt, queries, gallery or queries, ood)
-        with spinner("measuring"):
+        with spinner("measuring"), phase("measuring"):
             evaluation = evaluate(
                 queries.embedding,
                 queries.truth,
@@ -119,14 +125,15 @@ class RunEvaluation:
                 self.own = self._open_data()
             except InputError:
                 return None  # a run may be measured on other data where its own are not
-        validation = read(self.own.validation, truth_of(self.own.validation))
+        images = self.own.validation.without_augmentation(size=self._size)
+        validation = read(images, truth_of(images))
         train = None
         if self.gallery_name == GALLERY_TRAIN:
             train = searched
         elif self._is_closed:
             still = self._training_images(self.own)
             train = read(still, still.labels)
-        with spinner("fitting the doubt"):
+        with spinner("fitting the doubt"), phase("doubt"):
             return fit_run_doubt(
                 validation,
                 searched,
@@ -140,10 +147,11 @@ class RunEvaluation:
     ) -> dict[str, dict[str, Tensor]]:
         """Rows of the queries and of every OOD set, by name."""
         score, closed = self.options.score, self._is_closed
-        return {
-            name: doubts_of(doubt, described, searched, score=score, closed=closed)
-            for name, described in {QUERIES: queries, **ood}.items()
-        }
+        with phase("doubt"):
+            return {
+                name: doubts_of(doubt, described, searched, score=score, closed=closed)
+                for name, described in {QUERIES: queries, **ood}.items()
+            }
 
     def _write_report(
         self,
@@ -177,6 +185,11 @@ class RunEvaluation:
         return self.config.data.split == "closed" and self.measured is None
 
     @property
+    def _size(self) -> int:
+        """The side of the images that are measured."""
+        return self.options.size or self.method.spec.size
+
+    @property
     def folder(self) -> Path:
         """Where results go: the run itself for its own test part, a folder inside it for anything else."""
         changes = self._changes()
@@ -194,7 +207,8 @@ class RunEvaluation:
         wanted, configured = self.options, self.config.evaluation
         by_score = [] if wanted.score == configured.score else [f"by-{wanted.score}"]
         at_ratio = [] if wanted.ood_ratio == configured.ood_ratio else [f"at-{wanted.ood_ratio}"]
-        return by_score + at_ratio or ([] if wanted == configured else ["otherwise"])
+        of_size = [] if wanted.size == configured.size else [f"{wanted.size or self.method.spec.size}px"]
+        return by_score + at_ratio + of_size or ([] if wanted == configured else ["otherwise"])
 
     def _open_data(self) -> RunData:
         own = self.given if self.data_name is None else None
@@ -202,11 +216,13 @@ class RunEvaluation:
 
     def _source(self, name: str) -> ImageSet:
         given = self.given if self.given is not None and name == self.data_name else None
-        return whole_source(given or name, self.config.data, self.method.spec, progress=self.progress)
+        return whole_source(
+            given or name, self.config.data, self.method.spec, size=self._size, progress=self.progress
+        )
 
     def _test_images(self) -> ImageSet:
         assert self.own is not None
-        return self.own.test
+        return self.own.test.without_augmentation(size=self._size)
 
     def _gallery(self) -> ImageSet | None:
         if self.gallery_name is None:
@@ -221,10 +237,9 @@ class RunEvaluation:
         assert self.own is not None
         return self._training_images(self.own)
 
-    @staticmethod
-    def _training_images(data: RunData) -> ImageSet:
+    def _training_images(self, data: RunData) -> ImageSet:
         """The training part without augmentation, with the labels of its source."""
-        return ImageSet(data.source, data.train.index, data.train.preparation.without_augmentation())
+        return data.train.without_augmentation(size=self._size)
 
 
 def by_role(images: ImageSet) -> tuple[ImageSet, ImageSet | None]:

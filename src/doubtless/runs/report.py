@@ -18,6 +18,7 @@ from doubtless.methods import Method
 from doubtless.report import ImageLookup, embedding_map, write_report
 from doubtless.report.method_figures import Context, method_sections
 from doubtless.runs.run import Run
+from doubtless.runs.timing import phases_of
 from doubtless.version import __version__
 
 
@@ -64,6 +65,7 @@ def write_run_report(
         embedding_map=embedding_map(embedding.direction, queries.labels, embedding.uncertainty),
         label_names=names,
         of_method=method_sections(context),
+        timing=phases_of(path.parent),
     )
 
 

@@ -47,6 +47,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 Item = TypeVar("Item")
+SLOWEST = 3600.0  # seconds of steps that tell the time left: a CPU may not take two of them in half a minute
 
 
 class EpochDisplay(Callback):
@@ -70,12 +71,17 @@ class EpochDisplay(Callback):
             TimeElapsedColumn(),
             TimeRemainingColumn(),
         )
-        self.progress = Progress(*columns, console=self.console)
+        self.progress = Progress(*columns, console=self.console, speed_estimate_period=SLOWEST)
         steps = int(trainer.num_training_batches)
         self.task = self.progress.add_task(
             "training", total=self.epochs * steps, completed=trainer.current_epoch * steps, last=""
         )
         self.progress.start()
+
+    def announce(self, sentence: str) -> None:
+        """Says something before the training begins; nothing where there is nothing to say."""
+        if sentence and rank() == 0:
+            self.console.print(sentence, highlight=False, markup=False)
 
     def on_train_batch_end(self, trainer: Trainer, *arguments: Any, **named: Any) -> None:
         """Moves the bar on."""

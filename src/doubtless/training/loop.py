@@ -26,12 +26,15 @@ from doubtless.files import write_text
 from doubtless.methods import Method, method_class
 from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.stages import take_over
-from doubtless.runs.data import RunData, features_of, open_run_data, subset_of
+from doubtless.progress import phase
+from doubtless.runs.data import RunData, features_of, must_take, open_run_data, subset_of
 from doubtless.runs.model import best_device
 from doubtless.runs.networks import built_network
 from doubtless.runs.run import Run, TrainedRun, read_checkpoint, same_config
+from doubtless.runs.timing import recorded as timed
 from doubtless.training.accelerate import precision_of
 from doubtless.training.callbacks import AtomicCheckpoints, EpochDisplay
+from doubtless.training.estimate import announcement
 from doubtless.training.mining import TupleBatches
 from doubtless.training.module import TrainingModule
 
@@ -65,7 +68,8 @@ def train(
     elif overrides or not isinstance(config, Config):
         values = config.to_dict() if isinstance(config, Config) else config
         config = make_config(with_overrides(values, overrides))
-    return train_run(config, out, given=given, resume=resume, quiet=quiet, progress=progress)
+    with timed(Path(out), trained=True):
+        return train_run(config, out, given=given, resume=resume, quiet=quiet, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ def train_run(
     given = given or Given()
     run = _open_or_create(config, path, resume)
     recorded = run.split if resume and (run.path / "split.json").exists() else None
-    data = open_run_data(config, split=recorded, source=given.source, progress=progress)
+    with phase("data"):
+        data = open_run_data(config, split=recorded, source=given.source, progress=progress)
     if is_main():
         data.split.save(run.path / "split.json")
         if data.source.skipped:
@@ -114,6 +119,8 @@ def train_run(
     method = method_class(config.method)(config, replace(data.spec, backbone=given.encoder))
     run.adopt(method)
     stages = {run.path / name: stage for name, stage in method.stages().items()}
+    if not stages:  # before hours of training, not after; what it is made of is asked itself
+        must_take(method, config.evaluation.size)
     if run.is_finished and all(Run(folder).is_finished for folder in stages):
         raise InputError(f"{path} is finished already; there is nothing to resume.")
     for folder, stage in stages.items():
@@ -126,11 +133,14 @@ def train_run(
     else:
         method.to(_trainer(config, run).strategy.root_device)
     if is_main():
+        finished_on = data.train.without_augmentation(size=config.evaluation.size)
+        finished_on.labels = data.train.labels
         train, validation = (
-            subset_of(method, part, progress=progress) for part in (data.train, data.validation)
+            subset_of(method, part, progress=progress) for part in (finished_on, data.validation)
         )
         method.eval()
-        method.finish(train, validation)
+        with phase("finishing"):
+            method.finish(train, validation)
         run.save_model(method, choice=choice)
     return TrainedRun(run.path, method=_at_rest(method), data=data)
 
@@ -171,17 +181,23 @@ def _fit(
     trainer = _trainer(method.config, run, display)
     method.to(trainer.strategy.root_device)
     if checkpoint is None:
-        method.start(subset_of(method, data.train, progress=progress))
+        with phase("head start"):
+            method.start(subset_of(method, data.train, progress=progress))
     mining = None
     if method.batch_kind == "tuples":
         mining = TupleBatches(method, data.train, progress=display.bar if display else None)
-    batches = mining or _loader(method, data, progress)
+    with phase("images"):
+        batches = mining or _loader(method, data, progress)
+    if display is not None and method.device.type == "cpu":
+        with phase("estimate"):
+            display.announce(announcement(method, data, done=0 if checkpoint is None else len(run.log)))
     if method.config.training.compile:
         method.encoder.backbone.compile()  # in place: names of weights stay as they are
     module = TrainingModule(method, data.validation, run, mining=mining, graphed=_replays(method))
     loader = EpochLoader(batches, trainer)
     device = method.device
-    trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
+    with phase("training"):
+        trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
     method.to(device)  # Lightning leaves it on the CPU, where what follows would take minutes
     method.encoder_rests = False
     module.restore_best()

@@ -24,6 +24,7 @@ from doubtless.files import write_text
 from doubtless.methods import Losses, Method
 from doubtless.metrics.retrieval import map_at_r, recall_at
 from doubtless.metrics.uncertainty import error_auroc
+from doubtless.progress import phase
 from doubtless.runs.data import embed_images
 from doubtless.runs.run import SCHEMA, Run
 from doubtless.search.neighbors import ranked
@@ -160,9 +161,12 @@ class TrainingModule(LightningModule):
                 f"The loss became NaN or infinite in epoch {self.current_epoch}; "
                 f"lower training.lr (it is {self.options.lr:g}) and train again."
             )
-        row |= {f"validation_{name}": value for name, value in self._validate().items()}
+        validated_at = time.perf_counter()
+        with phase("validation"):
+            row |= {f"validation_{name}": value for name, value in self._validate().items()}
         row["lr"] = self.options.lr * lr_share(self.options, self.current_epoch)
         row["seconds"] = round(time.perf_counter() - self._began, 3)
+        row["seconds_validating"] = round(time.perf_counter() - validated_at, 3)
         self.rows.append(row)
         self._keep_if_best(self._score_of(-1))
         self._stop_if_no_better(self.current_epoch)
