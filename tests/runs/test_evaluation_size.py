@@ -78,20 +78,20 @@ def test_everything_that_is_measured_has_the_size(
     assert "doubt" in found.protocol
 
 
-def test_it_is_trained_and_validated_at_its_own_size(
+def test_it_trains_at_its_own_size_and_chooses_at_that_it_is_measured_at(
     values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: set[int] = set()
+    seen: set[tuple[bool, int]] = set()
     encode = Method.encode
 
     def counted(self: Method, images: torch.Tensor) -> torch.Tensor:
-        seen.add(images.shape[-1])
+        seen.add((self.training, images.shape[-1]))
         return encode(self, images)
 
     monkeypatch.setattr("doubtless.training.loop.must_take", lambda *_: None)
     monkeypatch.setattr(Method, "encode", counted)
     train_run(make_config(values), tmp_path / "run", quiet=True)
-    assert seen == {TRAINED}
+    assert seen == {(True, TRAINED), (False, MEASURED)}
 
 
 def test_a_model_takes_images_as_it_was_measured(run: Path) -> None:
