@@ -56,6 +56,9 @@ def evaluate(
 
     Example: doubtless evaluate --embeddings theirs.npz --ood strange.npz --out theirs
     """
+    from doubtless.cores import limit_threads
+
+    limit_threads()  # before torch is loaded
     from doubtless.cli.tables import print_evaluation, print_json
     from doubtless.errors import InputError
 
@@ -154,6 +157,9 @@ def report(
 
     Example: doubtless report runs/first
     """
+    from doubtless.cores import limit_threads
+
+    limit_threads()  # before torch is loaded
     from doubtless.cli.tables import print_json, recorded_command
     from doubtless.progress import bar
     from doubtless.runs import Run
