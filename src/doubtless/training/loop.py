@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -245,20 +246,33 @@ def _loader(method: Method, data: RunData, progress: Progress | None) -> TensorB
     )
 
 
-class _SaveEveryEpoch(Checkpoint):
-    """Writes last.ckpt when an epoch is over; Lightning calls checkpoints last, after the module's own hook."""
+CHECKPOINT_SECONDS = 5.0  # short epochs would spend their time on writing what is soon written again
+
+
+class _SavedEpochs(Checkpoint):
+    """Writes last.ckpt when an epoch is over; Lightning calls checkpoints last, after the module's own hook.
+
+    Of epochs shorter than `CHECKPOINT_SECONDS` some are left out: a resumed run repeats them exactly.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._saved_at = -CHECKPOINT_SECONDS
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        """Saves, unless that was done a moment ago and more epochs follow."""
+        is_last = trainer.should_stop or trainer.current_epoch + 1 == trainer.max_epochs
+        recent = time.perf_counter() - self._saved_at < CHECKPOINT_SECONDS
+        if recent and not is_last and world_size() == 1:  # all processes save together: their clocks differ
+            return
         trainer.save_checkpoint(self.path)
+        self._saved_at = time.perf_counter()
 
 
 def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> Trainer:
     options = config.training
     _hush_lightning()
-    callbacks: list[Callback] = [_SaveEveryEpoch(run.checkpoint)]
+    callbacks: list[Callback] = [_SavedEpochs(run.checkpoint)]
     if display is not None:
         callbacks.append(display)
     several = options.devices * options.nodes > 1
