@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from doubtless.cores import usable_cores
-from doubtless.data import BalancedBatches, Batch
+from doubtless.data import BalancedBatches, Batch, ImageSet
 from doubtless.methods import Method
 from doubtless.methods.triplet_family import TripletFamily
 from doubtless.progress import describe_seconds
@@ -55,7 +55,7 @@ class Estimate:
 
 def estimate_epoch(method: Method, data: RunData) -> Estimate:
     """Measures steps of the method on its device with noise of the images' shape, which takes as long as they do."""
-    shape, labels = _shape_of(method, data), _labels_of_step(method, data)
+    shape, labels = _shape_of(method, data, data.train), _labels_of_step(method, data)
     steps = _steps(method, data)
     devices = [method.device] if method.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
@@ -64,7 +64,7 @@ def estimate_epoch(method: Method, data: RunData) -> Estimate:
         seconds = _of_step(probed, shape, few) * len(labels) / len(few)
         if seconds < AFFORDED:
             seconds = _of_step(probed, shape, labels)
-        looking = _of_looking(probed, shape, few) / len(few)
+        looking = _of_looking(probed, _shape_of(method, data, data.validation), len(few)) / len(few)
     around = looking * (len(data.validation) + _mined(method, steps))
     return Estimate(steps, seconds + _of_loading(method, data, len(labels)), around)
 
@@ -112,18 +112,20 @@ def _mined(method: Method, steps: int) -> float:
 
 def _few(method: Method, labels: Tensor) -> Tensor:
     """Labels of a small step: whole tuples, or several images of each of at least two classes."""
-    if method.batch_kind == "tuples":
-        rows = _tuple_rows(method) // method.mining.tuples if isinstance(method, TripletFamily) else 1
+    if isinstance(method, TripletFamily) and method.batch_kind == "tuples":
+        rows = 2 + method.mining.negatives
         return labels[: max(rows, FEW // rows * rows)]
     ordered = labels.sort(stable=True).values
     first = torch.searchsorted(ordered, ordered)  # where each one's class begins
     return ordered[torch.arange(len(ordered)) - first < FEW // 2][:FEW]
 
 
-def _shape_of(method: Method, data: RunData) -> tuple[int, ...]:
+def _shape_of(method: Method, data: RunData, images: ImageSet) -> tuple[int, ...]:
+    """Of an input: features, or images as large as these are prepared."""
     if method.batch_kind == "features":
         return (method.encoder.feature_dim,)
-    return (data.spec.channels, data.spec.size, data.spec.size)
+    size = images.preparation.size or data.spec.size
+    return (data.spec.channels, size, size)
 
 
 def _of_step(method: Method, shape: tuple[int, ...], labels: Tensor) -> float:
@@ -142,11 +144,11 @@ def _of_step(method: Method, shape: tuple[int, ...], labels: Tensor) -> float:
     return _timed(step, device)
 
 
-def _of_looking(method: Method, shape: tuple[int, ...], labels: Tensor) -> float:
-    """Seconds of features without gradients."""
+def _of_looking(method: Method, shape: tuple[int, ...], count: int) -> float:
+    """Seconds of features of so many images without gradients."""
     if method.batch_kind == "features":
         return 0.0
-    images = torch.rand(len(labels), *shape, device=method.device)
+    images = torch.rand(count, *shape, device=method.device)
     return _timed(lambda: method.observe(images), method.device)
 
 
