@@ -22,7 +22,7 @@ from doubtless.runs.data import RunData
 from doubtless.training.accelerate import precision_of
 
 FEW = 16  # images of a first step, which says whether a whole one can be afforded
-AFFORDED = 1.0  # seconds of a whole step, above which it is worked out from the few
+AFFORDED = 1.0  # seconds that a step may take to be measured whole, and a measurement to be made twice
 WORTH_SAYING = 60.0  # seconds of a whole training below which nobody needs to be told
 
 
@@ -54,7 +54,7 @@ class Estimate:
 
 
 def estimate_epoch(method: Method, data: RunData) -> Estimate:
-    """Measures steps of the method on its device with noise of the images' shape, which takes as long as they do."""
+    """Measures steps of the method on its device, with noise of the images' shape: it takes as long as they do."""
     shape, labels = _shape_of(method, data, data.train), _labels_of_step(method, data)
     steps = _steps(method, data)
     devices = [method.device] if method.device.type == "cuda" else []
@@ -165,7 +165,7 @@ def _of_loading(method: Method, data: RunData, images: int) -> float:
 
 
 def _timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the better of two rounds: the first one also prepares what later ones find."""
+    """Seconds of the better of two rounds: the first one also prepares what later ones find, which is soon done."""
     best = float("inf")
     for _ in range(2):
         began = time.perf_counter()
@@ -173,4 +173,6 @@ def _timed(work: Callable[[], object], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - began)
+        if best > AFFORDED:
+            break
     return best
