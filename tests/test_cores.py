@@ -29,13 +29,13 @@ def test_older_containers_say_it_elsewhere(tmp_path: Path) -> None:
 def test_threads_are_few_beside_a_gpu_and_what_was_said_stays(tmp_path: Path) -> None:
     chosen: dict[str, str] = {}
     assert limit_threads(chosen, gpus=tmp_path / "none")
-    assert chosen == {"OMP_NUM_THREADS": str(usable_cores())}
+    assert chosen == {"OMP_NUM_THREADS": str(usable_cores()), "OMP_WAIT_POLICY": "PASSIVE"}
     beside: dict[str, str] = {}
     assert limit_threads(beside, gpus=tmp_path)
     assert beside == {
         "OMP_NUM_THREADS": str(min(BESIDE_A_GPU, usable_cores())),
         "OMP_WAIT_POLICY": "PASSIVE",
     }
-    said = {"OMP_NUM_THREADS": "7"}
+    said = {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE"}
     assert not limit_threads(said, gpus=tmp_path)
-    assert said == {"OMP_NUM_THREADS": "7"}
+    assert said == {"OMP_NUM_THREADS": "7", "OMP_WAIT_POLICY": "ACTIVE"}

@@ -26,19 +26,24 @@ def usable_cores(cgroup: Path = CGROUP) -> int:
 def limit_threads(environment: MutableMapping[str, str] = os.environ, *, gpus: Path = GPUS) -> bool:
     """Says in the environment how many threads a library may start; False where somebody has said so already.
 
-    Beside a GPU threads sleep while they wait: runs side by side would else spend their cores on waiting.
-
     >>> limit_threads({"OMP_NUM_THREADS": "3"})
     False
     """
+    wait_asleep(environment)
     if "OMP_NUM_THREADS" in environment:
         return False
-    threads = usable_cores()
-    if gpus.exists():
-        threads = min(threads, BESIDE_A_GPU)
-        environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    threads = min(usable_cores(), BESIDE_A_GPU) if gpus.exists() else usable_cores()
     environment["OMP_NUM_THREADS"] = str(threads)
     return True
+
+
+def wait_asleep(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Says in the environment that threads which wait for each other sleep, unless somebody has said otherwise.
+
+    They would else keep their cores busy with waiting, and a thread that shares a core with another process's waits
+    for its turn at every step: two such processes are many times slower than one after the other.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _quota(cgroup: Path) -> float | None:

@@ -24,7 +24,7 @@ from rich.live import Live
 from rich.table import Table
 
 from doubtless.bench.plan import Job
-from doubtless.cores import usable_cores
+from doubtless.cores import usable_cores, wait_asleep
 from doubtless.files import write_text
 from doubtless.runs import Run
 
@@ -171,6 +171,7 @@ PRELOADED = [WORKER, "torch._dynamo", "pytorch_metric_learning.samplers", "sklea
 
 def start_worker(arguments: Sequence[str], *, log: Path, threads: int) -> BaseProcess:
     """``python -m doubtless.bench.worker ARGUMENTS`` with all it prints in `log`, without the wait for imports."""
+    wait_asleep()  # which the forking server reads when it loads its libraries
     work = (list(arguments), str(log), threads)
     process: BaseProcess
     if sys.platform == "linux":
