@@ -200,16 +200,30 @@ def test_keys_are_those_of_before_there_were_younger_settings(monkeypatch: pytes
     from doubtless.methods.deterministic import Deterministic
 
     monkeypatch.setattr(Deterministic, "version", 1)
-    plain = {"method": "deterministic", "data": {"source": "fashion-sample", "ood": ["digits"]}}
+    plain = {
+        "method": "deterministic",
+        "data": {"source": "fashion-sample", "ood": ["digits"]},
+        "loss": {"reduction": "all"},  # as it was before there was a choice
+    }
     assert run_key(make_config(plain)) == "c1fb5162e730"  # worked out before there was evaluation.ood_ratio
-    assert run_key(make_config(with_overrides(plain, ["evaluation.ood_ratio=2.6"]))) != "c1fb5162e730"
+    for setting in (
+        "evaluation.ood_ratio=2.6",
+        "loss.reduction=active",
+        "training.warmup=1",
+        "evaluation.size=32",
+    ):
+        assert run_key(make_config(with_overrides(plain, [setting]))) != "c1fb5162e730"
 
 
 def test_younger_settings_of_a_method_s_own_section_leave_keys_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from doubtless.methods.lam_online import LamOnline
 
     monkeypatch.setattr(LamOnline, "version", 1)
-    plain = {"method": "lam-online", "data": {"source": "fashion-sample"}, "loss": {"name": "contrastive"}}
+    plain = {
+        "method": "lam-online",
+        "data": {"source": "fashion-sample"},
+        "loss": {"name": "contrastive", "reduction": "all"},
+    }
     before = "4d72c9968e79"  # worked out before there was laplace.tune.meant_for
     assert run_key(make_config(plain)) == before
     for setting in ("laplace.tune.meant_for=9000", "laplace.refit=true"):
