@@ -59,6 +59,13 @@ def test_half_precision_replays(config, tmp_path: Path, monkeypatch) -> None:
     assert _apart_by(config, tmp_path, monkeypatch) < 0.1
 
 
+def test_a_warm_up_and_clipped_gradients_replay(config, tmp_path: Path, monkeypatch) -> None:
+    """What the optimiser keeps of the encoder begins after the warm-up: not at every replay."""
+    tuned = {"recipe": "fine-tuning", "epochs": 3, "warmup": 1, "clip": 0.1, "batch_size": 12, "lr": LR}
+    config = {**config, "training": {**config["training"], **tuned}}
+    assert _apart_by(config, tmp_path, monkeypatch) < 0.02
+
+
 def test_no_method_says_so_untested(config) -> None:
     spec = DataSpec(channels=1, size=12, label_names=[str(number) for number in range(6)])
     for name in all_methods():

@@ -67,9 +67,15 @@ class GraphedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._batch: Batch | None = None
 
-    def new_epoch(self) -> None:
-        """What was recorded no longer holds: the next step is recorded anew."""
+    def new_epoch(self, *, other_work: bool = False) -> None:
+        """What was recorded no longer holds: the next step is recorded anew.
+
+        `other_work`: steps do from now on what none has done yet, such as training the encoder too; a few are taken
+        as they are first. What an optimiser begins to keep while a step is recorded would begin anew at each replay.
+        """
         self._graph = None
+        if other_work:
+            self._before_recording = WARM_UP
 
     def __call__(self, batch: Batch) -> None:
         """Takes one step: the first few as they are, then by replay; a batch of another size as it is."""

@@ -110,7 +110,7 @@ class TrainingModule(LightningModule):
             total.zero_()
         self.method.begin_epoch(epoch)
         if self._graphed is not None:
-            self._graphed.new_epoch()
+            self._graphed.new_epoch(other_work=epoch == self.options.warmup)
 
     def training_step(self, batch: Batch, number: int) -> Tensor | None:
         """The loss of a batch; None where a recorded step has updated the weights already."""
