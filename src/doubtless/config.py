@@ -56,8 +56,8 @@ class ModelConfig(Section):
     freeze: bool = False
     """Train the head only, on features computed once."""
     frozen_stages: int = Field(default=0, ge=0)
-    """So many first stages of the backbone stay as they are, with what comes before them. They see the largest maps,
-    and what they know of edges and colours serves any picture: training takes half the time and is as good."""
+    """So many first stages of the backbone stay as they are, with what comes before them. They see the largest
+    maps, and what they know of edges and colours serves any picture: a training takes half the time."""
     batch_norm: Literal["trained", "frozen"] = "trained"
     """frozen: the backbone's batch norm keeps its statistics and uses them in training as well."""
     feature_norm: Literal["none", "layer"] = "none"
@@ -65,7 +65,7 @@ class ModelConfig(Section):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """The share of features that is dropped before the head while training."""
     head_start: Literal["random", "half-whitened"] = "random"
-    """half-whitened: from principal components of the training features, each divided by the root of its deviation."""
+    """half-whitened: principal components of the training features, each divided by the root of its deviation."""
 
 
 class NamedConfig(Section):
@@ -105,7 +105,7 @@ class TrainingConfig(Section):
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
     lr: float = Field(default=1e-3, gt=0)
     schedule: Literal["decay", "step", "cosine"] = "decay"
-    """How the learning rate falls: by `lr_decay` after each epoch, or each `lr_step` epochs, or as a cosine to 0."""
+    """How the learning rate falls: by `lr_decay` after each epoch, or `lr_step` epochs, or as a cosine to 0."""
     lr_decay: float = Field(default=1.0, gt=0, le=1)
     """What the learning rate is multiplied by: after each epoch, with `schedule: step` after `lr_step` of them."""
     lr_step: int = Field(default=10, ge=1)

@@ -213,7 +213,7 @@ class Method(nn.Module):
         return features
 
     def features(self, inputs: Tensor) -> Tensor:
-        """Features (n, F) of a batch's inputs, whichever kind they are; without gradient while the encoder rests."""
+        """Features (n, F) of a batch's inputs, whichever kind they are; no gradient while the encoder rests."""
         if self.batch_kind == "features":
             return inputs
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.encoder_rests):
@@ -287,8 +287,8 @@ class Method(nn.Module):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """What the optimiser takes: trainable parameters by their factor, and by whether weight decay acts on them.
 
-        ``[{"params": […], "lr_factor": 1.0, "weight_decay": 1e-4}]``; equal ones share a group, which is one round of
-        the optimiser.
+        ``[{"params": […], "lr_factor": 1.0, "weight_decay": 1e-4}]``; equal ones share a group, one round
+        of the optimiser.
         """
         training, factors = self.config.training, self.lr_factors()
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}

@@ -14,7 +14,7 @@ from doubtless.methods import method_class
 
 
 def make_config(data: Mapping[str, Any]) -> Config:
-    """A checked configuration from plain values; where they train a pretrained network, with `FINE_TUNING`'s defaults.
+    """A checked configuration from plain values; with `FINE_TUNING` where a pretrained network is trained.
 
     >>> make_config({"method": "deterministic", "data": {"source": "fashion-sample"}}).training.epochs
     20

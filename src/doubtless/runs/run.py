@@ -32,7 +32,8 @@ SCHEMA = 1
 class Run:
     """Paths and readers of a run folder.
 
-    config.yaml  split.json  model.safetensors  model.json  last.ckpt  log.csv  timing.json  metrics.json  report.html
+    config.yaml  split.json  model.safetensors  model.json  last.ckpt  log.csv  timing.json  metrics.json
+    report.html
     """
 
     path: Path

@@ -38,7 +38,7 @@ def recorded(folder: Path, *, before: float = 0.0, trained: bool = False) -> Ite
 
 
 def write_timing(folder: Path, watch: Stopwatch, *, trained: bool = False) -> None:
-    """Writes what the stopwatch shows now into the folder; `trained`: all of it was for the model, which is there."""
+    """Writes what the stopwatch shows now into the folder; `trained`: all of it was for the model there."""
     total = watch.total
     kept = read_timing(folder)
     phases = {**kept.get("phases", {}), **{name: round(part, 3) for name, part in watch.seconds.items()}}

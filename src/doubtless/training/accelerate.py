@@ -71,7 +71,7 @@ class GraphedStep:
         """What was recorded no longer holds: the next step is recorded anew.
 
         `other_work`: steps do from now on what none has done yet, such as training the encoder too; a few are taken
-        as they are first. What an optimiser begins to keep while a step is recorded would begin anew at each replay.
+        as they are first. What an optimiser begins to keep while recording would begin anew at each replay.
         """
         self._graph = None
         if other_work:
