@@ -13,9 +13,10 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from doubtless.errors import InputError
 from doubtless.losses import kl_to_standard_normal, soft_contrastive_loss
+from doubtless.losses.hib import fitted_match
 
 
-def by_loop(samples: Tensor, labels: Tensor, scale: float, shift: float) -> float:
+def by_loop(samples: Tensor, labels: Tensor, scale: float, shift: float, weight: float = 1.0) -> float:
     count, batch, _ = samples.shape
     positive, negative = [], []
     for i in range(batch):
@@ -30,7 +31,12 @@ def by_loop(samples: Tensor, labels: Tensor, scale: float, shift: float) -> floa
                 positive.append(-math.log(match))
             else:
                 negative.append(-math.log(1 - match))
-    return sum(0.5 * sum(part) / len(part) for part in (positive, negative) if part)
+    shares = (1 / (1 + weight), weight / (1 + weight))
+    return sum(
+        share * sum(part) / len(part)
+        for share, part in zip(shares, (positive, negative), strict=True)
+        if part
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -41,18 +47,20 @@ def by_loop(samples: Tensor, labels: Tensor, scale: float, shift: float) -> floa
     classes=st.integers(1, 3),
     scale=st.floats(0.1, 3),
     shift=st.floats(-2, 3),
+    weight=st.sampled_from([1.0, 0.3, 40.0]),
     seed=st.integers(0, 999),
 )
 def test_equals_the_loop(
-    count: int, batch: int, dim: int, classes: int, scale: float, shift: float, seed: int
+    count: int, batch: int, dim: int, classes: int, scale: float, shift: float, weight: float, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     samples = torch.randn(count, batch, dim, generator=generator, dtype=torch.float64)
     labels = torch.randint(classes, (batch,), generator=generator)
-    expected = by_loop(samples, labels, scale, shift)
-    found = soft_contrastive_loss(samples, labels, scale=scale, shift=shift)
+    expected = by_loop(samples, labels, scale, shift, weight)
+    options = {"scale": scale, "shift": shift, "negative_weight": weight}
+    found = soft_contrastive_loss(samples, labels, **options)
     assert float(found) == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    single = soft_contrastive_loss(samples.float(), labels, scale=scale, shift=shift)
+    single = soft_contrastive_loss(samples.float(), labels, **options)
     assert float(single) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
@@ -138,3 +146,61 @@ def test_compiles_without_graph_breaks() -> None:
         torch.randn(2, 8, 4), torch.arange(8) % 2
     )
     assert explained.graph_break_count == 0
+
+
+def pairs_of(scale: float, shift: float, count: int = 20_000) -> tuple[Tensor, Tensor]:
+    """Distances around 20, and matches drawn with the probability that scale and shift say."""
+    generator = torch.Generator().manual_seed(0)
+    distance = 20 + 4 * torch.randn(count, generator=generator, dtype=torch.float64)
+    chance = (shift - scale * distance).sigmoid()
+    return distance, torch.rand(count, generator=generator, dtype=torch.float64) < chance
+
+
+@pytest.mark.parametrize("weight", [1.0, 30.0])
+def test_the_fitted_match_has_the_least_loss(weight: float) -> None:
+    """Against the loss itself, of one sample per image, where every change of either number makes it larger."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(40) % 8
+    centres = 6 * torch.randn(8, 12, generator=generator, dtype=torch.float64)
+    points = centres[labels] + 5 * torch.randn(40, 12, generator=generator, dtype=torch.float64)
+    pair = torch.ones(40, 40, dtype=torch.bool).triu(1)
+    same = (labels[:, None] == labels)[pair]
+    found = fitted_match(torch.cdist(points, points)[pair], same, negative_weight=weight)
+    assert found is not None
+
+    def loss(scale: float, shift: float) -> float:
+        return float(
+            soft_contrastive_loss(points[None], labels, scale=scale, shift=shift, negative_weight=weight)
+        )
+
+    least = loss(*found)
+    assert least < loss(1.3, 1.0)
+    for scale in (0.9, 1.1):
+        for shift in (0.9, 1.1):
+            assert least < loss(found.scale * scale, found.shift * shift)
+
+
+def test_the_fitted_match_finds_what_pairs_were_drawn_with() -> None:
+    distance, same = pairs_of(0.5, 9.0)
+    share = float((~same).sum() / same.sum())  # so that every pair counts alike
+    found = fitted_match(distance.float(), same, negative_weight=share)
+    assert found == pytest.approx((0.5, 9.0), rel=0.05)
+    # one kind weighing k times as much is a probability with k times the odds
+    heavier = fitted_match(distance, same, negative_weight=3 * share)
+    assert heavier is not None
+    assert heavier.shift == pytest.approx(found.shift - math.log(3), abs=0.1)
+    scaled = fitted_match(10 * distance, same, negative_weight=share)
+    assert scaled == pytest.approx((found.scale / 10, found.shift), rel=1e-4)
+
+
+def test_a_match_that_cannot_be_fitted() -> None:
+    near, far = torch.tensor([1.0, 1.1, 2.0, 2.1]), torch.tensor([True, True, False, False])
+    assert fitted_match(near, torch.ones(4, dtype=torch.bool)) is None
+    assert fitted_match(near, torch.zeros(4, dtype=torch.bool)) is None
+    assert fitted_match(torch.ones(4), far) is None
+    assert fitted_match(near, ~far) is None  # matches are farther than others
+    for weight in (0.01, 1.0, 1000.0):
+        perfect = fitted_match(near, far, negative_weight=weight)  # no least loss without the pull
+        assert perfect is not None
+        assert 0 < perfect.scale < 100
+        assert math.isfinite(perfect.shift)

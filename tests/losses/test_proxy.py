@@ -282,6 +282,47 @@ def test_warm_start_is_the_class_mean_and_leaves_empty_classes() -> None:
 # -- what is refused -----------------------------------------------------------------------------------
 
 
+@every_row
+def test_measured_starts(similarity: str, family: str) -> None:
+    """Lengths give the concentration asked for; own classes are the gap above the others, by a loop."""
+    loss = a_loss(similarity, family, dim=4, samples=400)
+    labels = torch.arange(30) % 3
+    embeddings = 50 * normalize(loss.location.detach()[labels], dim=1) + 20 * normal(30, 4)
+    loss.start_lengths(embeddings, concentration=6.0)
+    assert float(loss.norm_factor * embeddings.norm(dim=1).mean()) == pytest.approx(6)
+    loss.start_temperature(embeddings, labels, gap=2.5)
+    with torch.no_grad():
+        logits = loss.similarities(embeddings, generator=seeded(5)) / loss.log_temperature.exp()
+    above = [
+        float(row[label] - sum(row[other] for other in range(3) if other != label) / 2)
+        for row, label in zip(logits, labels.tolist(), strict=True)
+    ]
+    assert sum(above) / 30 == pytest.approx(2.5, rel=0.05)
+
+
+def test_measured_starts_stay_where_nothing_can_be_measured() -> None:
+    loss = a_loss("cosine", "point")
+    before = loss.log_temperature.item(), loss.norm_factor
+    loss.start_lengths(torch.zeros(3, 2, dtype=torch.float64), concentration=6.0)
+    loss.start_temperature(-loss.location.detach(), torch.arange(3), gap=1.0)  # its own class is the farthest
+    assert (loss.log_temperature.item(), loss.norm_factor) == before
+    with pytest.raises(InputError, match="3 proxies"):
+        loss.start_temperature(loss.location.detach(), torch.arange(1, 4), gap=1.0)
+
+
+def test_a_measured_factor_is_saved_and_older_states_have_none() -> None:
+    loss, again = a_loss(), a_loss()
+    loss.start_lengths(normal(5, 2), concentration=1 / 3)
+    again.load_state_dict(loss.state_dict())
+    assert again.norm_factor == loss.norm_factor != a_loss().norm_factor
+    older = {name: value for name, value in loss.state_dict().items() if name != "measured_factor"}
+    again = a_loss(norm_factor=2.5)
+    again.load_state_dict(older)
+    assert again.norm_factor == 2.5
+    assert "measured_factor" not in older  # what was given is left alone
+    torch.testing.assert_close(again.location, loss.location)
+
+
 @pytest.mark.parametrize("label", [-1, 3, 100])
 def test_a_label_without_a_proxy_is_a_sentence(label: int) -> None:
     with pytest.raises(InputError, match=rf"There are 3 proxies, for the labels 0 … 2; got label {label}\."):

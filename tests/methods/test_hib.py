@@ -13,7 +13,7 @@ from torch.distributions import Independent, Normal, kl_divergence
 
 from doubtless.data import Batch
 from doubtless.errors import InputError
-from doubtless.methods import DataSpec, method_class
+from doubtless.methods import DataSpec, Subset, method_class
 from doubtless.methods.configuration import make_config
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training import train_run
@@ -36,6 +36,22 @@ def a_batch() -> Batch:
     generator = torch.Generator().manual_seed(1)
     labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])  # most positive pairs span the ranks
     return Batch(torch.rand(8, 1, 12, 12, generator=generator), labels, torch.arange(8))
+
+
+def a_started(start: str = "measured", head: str = "half-whitened", **hib: Any) -> tuple[Any, Tensor, Tensor]:
+    """A method after `start`, and what it was shown: features of 10 classes whose distances are far from 1."""
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.arange(120) % 10
+    method = a_method(**hib)
+    width = method.encoder.feature_dim
+    latent = torch.randn(10, 8, generator=generator)[labels] + torch.randn(120, 8, generator=generator)
+    features = 30 * latent @ torch.randn(8, width, generator=generator)
+    config = method.config.to_dict()
+    config["model"]["head_start"], config["hib"]["start"] = head, start
+    config["training"]["batch_size"] = 40
+    again = method_class("hib")(make_config(config), method.spec)
+    again.start(Subset(labels=labels, features=lambda: features))
+    return again, features, labels
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +83,35 @@ def test_scale_and_shift_are_learned_and_scale_is_positive(run: Run) -> None:
     with torch.no_grad():
         fresh.raw_scale.fill_(-30.0)
     assert fresh.scale.item() > 0
+
+
+@pytest.mark.parametrize("weight", [1.0, 20.0])
+def test_a_measured_start_tells_pairs_apart(weight: float) -> None:
+    """Where the paper's a and b say of every pair that it is none, so that only positives would have a gradient."""
+    method, features, labels = a_started(negative_weight=weight)
+    with torch.no_grad():
+        mean = method.embed_features(features).location
+        same, pair = labels[:, None] == labels, torch.ones(120, 120, dtype=torch.bool).triu(1)
+        chance = (method.shift - method.scale * torch.cdist(mean, mean)).sigmoid()
+        torch.testing.assert_close(mean.var(0).mean(), torch.tensor(1.0))  # the prior's
+        assert len(method.embed_features(features).variance.unique()) == 1
+    positive, negative = chance[same & pair].mean(), chance[~same & pair].mean()
+    assert positive > 1.5 * negative
+    # What pulls and what pushes are in balance, as they are where b is best.
+    assert float((1 - positive) / (weight * negative)) == pytest.approx(1, abs=0.35)
+
+
+def test_the_start_is_fixed_where_asked_and_for_a_random_head() -> None:
+    fresh = a_method()
+    for start, head in (("fixed", "half-whitened"), ("measured", "random")):
+        method, _, _ = a_started(start, head)
+        assert (method.scale, method.shift) == (fresh.scale, fresh.shift)
+    (once, _, _), (twice, _, _) = a_started(), a_started()
+    assert once.record() == twice.record()  # its draws are seeded, and so alike on all ranks
+    method, features, labels = a_started()
+    before = method.record()
+    method.start(Subset(labels=torch.arange(len(labels)), features=lambda: features))  # nothing matches
+    assert method.record() == before
 
 
 @pytest.mark.parametrize("beta", [0.0, 1e-4, 0.5])

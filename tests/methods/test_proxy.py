@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import normalize
 
@@ -18,7 +19,7 @@ from doubtless.errors import InputError
 from doubtless.losses.proxy import proxy_nca_loss
 from doubtless.methods import DataSpec, Subset
 from doubtless.methods.configuration import make_config
-from doubtless.methods.proxy import Proxy, roles_of_the_norm
+from doubtless.methods.proxy import Proxy, roles_of_the_norm, starting_values
 from doubtless.runs import Run
 from doubtless.training import train_run
 from tests.reference.stopped import train_until
@@ -41,12 +42,14 @@ ABLATION = [
 every_row = pytest.mark.parametrize("row", ABLATION, ids=lambda row: "-".join(map(str, row.values())))
 
 
-def a_method(backbone: str = "conv-fashion", *, freeze: bool = False, **proxy: Any) -> Proxy:
+def a_method(
+    backbone: str = "conv-fashion", *, freeze: bool = False, head: str = "random", **proxy: Any
+) -> Proxy:
     torch.manual_seed(0)
     config = {
         "method": "proxy",
         "data": {"source": "digits"},
-        "model": {"backbone": backbone, "dim": 6, "freeze": freeze},
+        "model": {"backbone": backbone, "dim": 6, "freeze": freeze, "head_start": head},
         "proxy": proxy,
     }
     size = 12 if backbone == "conv-fashion" else 32
@@ -135,6 +138,64 @@ def test_warm_start_puts_proxies_at_class_means() -> None:
     before = cold.proxy_loss.location.detach().clone()
     cold.start(a_part(cold, [0, 1, 2, 3, 0, 0]))
     assert torch.equal(cold.proxy_loss.location.detach(), before)
+
+
+def started(**options: Any) -> tuple[Proxy, Tensor, Tensor]:
+    """A method after `start`, what it makes of what it was shown, and the labels."""
+    method = a_method(**options)
+    labels = torch.arange(80) % 4
+    generator = torch.Generator().manual_seed(3)
+    width = method.encoder.feature_dim
+    features = 20 * torch.randn(4, width, generator=generator)[labels]
+    features = features + 20 * torch.randn(80, width, generator=generator)
+    method.start(Subset(labels=labels, features=lambda: features))
+    return method, method.head(features).detach(), labels
+
+
+@every_row
+def test_a_half_whitened_head_starts_at_its_own_lengths_and_classes(row: dict[str, Any]) -> None:
+    method, embedded, labels = started(head="half-whitened", **{**row, "samples": 200})
+    loss = method.proxy_loss
+    expected = starting_values(loss.similarity, loss.family, 6)
+    assert float(embedded.norm(dim=1).mean()) > 5  # far from 1, for which the fixed values are meant
+    assert float(loss.norm_factor * embedded.norm(dim=1).mean()) == pytest.approx(expected.norm_factor)
+    if loss.objective == "anchor":
+        return
+    with torch.no_grad():
+        logits = loss.similarities(embedded) / loss.log_temperature.exp()
+    own = logits[torch.arange(80), labels]
+    others = torch.stack(
+        [row[torch.arange(4) != label].mean() for row, label in zip(logits, labels, strict=True)]
+    )
+    assert float((own - others).mean()) == pytest.approx(math.log(4), rel=0.1)
+    wider, _, _ = started(head="half-whitened", gap=2 * math.log(4), **{**row, "samples": 200})
+    ratio = (loss.log_temperature - wider.proxy_loss.log_temperature).exp().detach()
+    assert float(ratio) == pytest.approx(2, rel=1e-4)
+
+
+def test_what_is_given_and_what_is_fixed_is_not_measured() -> None:
+    fixed = starting_values("elk", "nivmf", 6)
+    for options in ({"start": "fixed", "head": "half-whitened"}, {"head": "random"}):
+        loss = started(**options)[0].proxy_loss
+        assert loss.norm_factor == fixed.norm_factor
+        assert float(loss.log_temperature.detach()) == math.log(fixed.temperature)
+    loss = started(head="half-whitened", norm_factor=3.0, temperature=0.7)[0].proxy_loss
+    assert (loss.norm_factor, float(loss.log_temperature.detach().exp())) == (3.0, pytest.approx(0.7))
+    cold = started(head="half-whitened", warm_start=False)[0].proxy_loss  # random proxies have no class
+    assert float(cold.log_temperature.detach()) == math.log(fixed.temperature)
+    assert cold.norm_factor != fixed.norm_factor
+
+
+def test_proxies_of_a_pretrained_network_learn_faster() -> None:
+    for head, given, expected in (
+        ("random", {}, 3.0),
+        ("half-whitened", {}, 100.0),
+        ("half-whitened", {"proxy_lr": 7.0}, 7.0),
+    ):
+        method = a_method(head=head, **given)
+        groups = method.parameter_groups()
+        found = {id(p): group["lr_factor"] for group in groups for p in group["params"]}
+        assert found[id(method.proxy_loss.location)] == expected
 
 
 def test_a_label_without_a_proxy_is_a_sentence() -> None:

@@ -8,29 +8,40 @@ samples each, and every embedding pays its divergence from N(0, I).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from doubtless.errors import InputError
 from doubtless.losses.reduction import mean_over
 from doubtless.losses.triplet import squared_distances
 
+FAINT = 1e-3  # the pull on the slope in `fitted_match`
+NEWTON_STEPS = 30
+HALVES = tuple(0.5**power for power in range(12))
+
 
 def soft_contrastive_loss(
-    samples: Tensor, labels: Tensor, *, scale: Tensor | float, shift: Tensor | float
+    samples: Tensor,
+    labels: Tensor,
+    *,
+    scale: Tensor | float,
+    shift: Tensor | float,
+    negative_weight: float = 1.0,
 ) -> Tensor:
     """Cross-entropy of "same label" against the mean match probability of every pair of images i < j.
 
-        ½ · mean over positive pairs of −log p_ij  +  ½ · mean over negative pairs of −log(1 − p_ij)
+        (mean over positive pairs of −log p_ij  +  w · mean over negative pairs of −log(1 − p_ij)) / (1 + w)
         p_ij = mean over K² pairs of samples of σ(−a d + b),   d = ‖z_i^k − z_j^l‖
 
-    so both kinds weigh the same however rare positives are, as if half of all pairs were drawn from each: p is the
-    probability of a match among as many matches as others. A kind that the batch lacks contributes 0. The
-    logarithm is of the mean, not the mean of logarithms: samples may disagree, which is what hedging is.
+    so p is the probability of a match where there are w times as many others, however rare positives are in the
+    batch. With w = 1, the paper's, both kinds weigh the same; with more, p is high for nearer pairs only, and what
+    pushes are the nearest of the negatives. A kind that the batch lacks contributes 0. The logarithm is of the
+    mean, not the mean of logarithms: samples may disagree, which is what hedging is.
 
-    samples (K, batch, D), labels (batch,), scale a > 0, shift b. All distances are one product.
+    samples (K, batch, D), labels (batch,), scale a > 0, shift b, negative_weight w. All distances are one product.
 
     >>> z = torch.tensor([[[0.0], [1.0]]])                                         # K = 1, two images, d = 1
     >>> soft_contrastive_loss(z, torch.tensor([5, 5]), scale=2.0, shift=2.0)       # p = σ(0), no negative pair
@@ -50,7 +61,40 @@ def soft_contrastive_loss(
     log_other = logsigmoid(-logit).logsumexp(dim=(0, 2)) - pairs_of_samples
     same = labels[:, None] == labels[None, :]
     pair = torch.ones_like(same).triu(diagonal=1)
-    return -0.5 * (mean_over(log_match, same & pair) + mean_over(log_other, ~same & pair))
+    total = mean_over(log_match, same & pair) + negative_weight * mean_over(log_other, ~same & pair)
+    return -total / (1 + negative_weight)
+
+
+class Match(NamedTuple):
+    """a and b of the probability σ(−a d + b) that two embeddings at distance d match."""
+
+    scale: float
+    shift: float
+
+
+@torch.no_grad()
+def fitted_match(distance: Tensor, same: Tensor, *, negative_weight: float = 1.0) -> Match | None:
+    """a > 0 and b that tell matches (n,) from others best by their distances (n,): logistic regression.
+
+    Weighted as in `soft_contrastive_loss`, with a faint pull to 0 on a, in units of the distances' deviation, where
+    distances tell matches from others without a fault. None where there is nothing to tell: pairs of one kind
+    only, equal distances, or matches that are no nearer than others.
+
+    >>> fitted_match(torch.tensor([1.0, 2.0, 2.0, 3.0]), torch.tensor([True, True, False, False])).shift > 0
+    True
+    """
+    distance = distance.double()
+    centre, spread = distance.mean(), distance.std()
+    if not (bool(same.any()) and bool((~same).any()) and float(spread) > 0):
+        return None
+    inputs = torch.stack([(centre - distance) / spread, torch.ones_like(distance)], dim=1)  # (n, 2)
+    truth = same.double()
+    weight = truth / truth.sum() + negative_weight * (1 - truth) / (1 - truth).sum()
+    found = _logistic_regression(inputs, truth, weight / (1 + negative_weight))
+    slope, level = (float(value) for value in found)
+    if not slope > 0:
+        return None
+    return Match(slope / float(spread), level + slope * float(centre / spread))
 
 
 def kl_to_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
@@ -60,6 +104,30 @@ def kl_to_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
     tensor([0.])
     """
     return 0.5 * (log_variance.expm1() - log_variance + mean.square()).sum(-1)
+
+
+def _logistic_regression(inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
+    """The coefficients (2,) of inputs (n, 2), the first pulled to 0: Newton's steps, halved until they help."""
+    ridge = inputs.new_tensor([FAINT, 0.0])
+
+    def loss(values: Tensor) -> float:
+        logit = inputs @ values
+        return float(weight @ (softplus(logit) - truth * logit) + 0.5 * ridge @ values.square())
+
+    found = torch.zeros_like(ridge)
+    least = loss(found)
+    for _ in range(NEWTON_STEPS):
+        match = (inputs @ found).sigmoid()
+        gradient = inputs.T @ (weight * (match - truth)) + ridge * found
+        curvature = (inputs * (weight * match * (1 - match)).unsqueeze(1)).T @ inputs + ridge.diag()
+        step = torch.linalg.solve(curvature, gradient)
+        for size in HALVES:
+            if (there := loss(found - size * step)) < least:
+                found, least = found - size * step, there
+                break
+        else:
+            break
+    return found
 
 
 def _distances(points: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -117,6 +117,7 @@ class ProxyLoss(nn.Module):
     """
 
     table: Tensor
+    measured_factor: Tensor
 
     def __init__(
         self,
@@ -153,6 +154,8 @@ class ProxyLoss(nn.Module):
         if objective == "nca++":
             self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
         self.register_buffer("table", debye_table(dim), persistent=False)
+        # What the images' concentrations are depends on it, and it may be measured: it is saved with the weights.
+        self.register_buffer("measured_factor", torch.tensor(norm_factor, dtype=torch.float64))
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Embeddings (batch, dim), not normalised, and labels (batch,) to a number; each label needs a proxy."""
@@ -231,6 +234,35 @@ class ProxyLoss(nn.Module):
         )
         found = sums.any(1, keepdim=True)
         self.location.copy_(torch.where(found, self.length * normalize(sums, dim=1), self.location))
+
+    @torch.no_grad()
+    def start_lengths(self, embeddings: Tensor, *, concentration: float) -> None:
+        """Sets `norm_factor` so that embeddings (n, dim) as long as these have this concentration on average."""
+        length = float(torch.linalg.vector_norm(embeddings.double(), dim=1).mean())
+        if length > 0:
+            self.norm_factor = concentration / length
+            self.measured_factor.fill_(self.norm_factor)
+
+    @torch.no_grad()
+    def start_temperature(self, embeddings: Tensor, labels: Tensor, *, gap: float) -> None:
+        """Sets the temperature so that an image's own class is this much above the mean of the others, on average.
+
+        In units of logits; embeddings (n, dim), labels (n,). It stays where it is if own classes are not above.
+        """
+        check_labels(labels, len(self.location))
+        generator = torch.Generator(embeddings.device).manual_seed(0)
+        found = self.similarities(embeddings, relative=True, generator=generator)  # (n, classes)
+        own = found.gather(1, labels.unsqueeze(1)).squeeze(1)
+        others = (found.sum(1) - own) / max(found.shape[1] - 1, 1)
+        above = float((own - others).mean())
+        if above > 0:
+            self.log_temperature.fill_(math.log(above / gap))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        # Runs from before it was measured have no such key: theirs is that of the configuration.
+        state_dict.setdefault(prefix + "measured_factor", self.measured_factor)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self.norm_factor = float(self.measured_factor)
 
     def _cosines(self, embeddings: Tensor) -> Tensor:
         return normalize(embeddings, dim=1) @ normalize(self.location, dim=1).T

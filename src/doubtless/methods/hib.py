@@ -5,8 +5,9 @@ Oh, Murphy, Pan, Roth, Schroff and Gallagher, *Modeling Uncertainty with Hedged 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,14 +15,17 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from doubtless.config import Config, Section
+from doubtless.data.batches import BalancedBatches
 from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.losses import kl_to_standard_normal, soft_contrastive_loss
+from doubtless.losses.hib import fitted_match
 from doubtless.losses.variational import bounded_log_variance, draw_samples
-from doubtless.methods.base import DataSpec, Losses, Method
+from doubtless.methods.base import DataSpec, Losses, Method, Subset
 
 FIRST = -4.0  # log σ² at the start: the signal is there before the noise is
 REACH = 8.0  # log σ² stays in (−12, 4): from a noise that says nothing to seven times the prior's deviation
+MEASURED = 8  # batches whose pairs a and b are fitted to
 
 
 class HibOptions(Section):
@@ -33,6 +37,13 @@ class HibOptions(Section):
     """The weight of the divergence from N(0, I)."""
     match_lr: float = Field(default=10.0, gt=0)
     """Factor on the learning rate of a and b."""
+    negative_weight: float = Field(default=1.0, gt=0)
+    """Negative pairs count so many times as much as positive ones, all together. The paper has 1; more is better
+    where classes that were not trained on are to be told apart."""
+    start: Literal["measured", "fixed"] = "measured"
+    """measured: on a half-whitened head a and b start where they tell matches of the training part best from
+    others, the head is scaled to the prior's variance, and all images have the same noise. fixed, or with another
+    head: a = softplus(1), b = 1, and what two linear layers give."""
 
 
 class Hib(Method):
@@ -64,6 +75,13 @@ class Hib(Method):
         """Always: all pairs of samples count."""
         return True
 
+    def start(self, train: Subset) -> None:
+        """The head's start, and a and b to suit its distances where it has learned something already."""
+        super().start(train)
+        if self.options.start == "measured" and self.config.model.head_start == "half-whitened":
+            with self.evaluated():
+                self._measure(train)
+
     def loss(self, batch: Batch) -> Losses:
         """Soft contrastive loss of K draws of every image, and β times the divergence from N(0, I)."""
         features = self.features(batch.inputs)
@@ -73,7 +91,13 @@ class Hib(Method):
             labels = gather(batch.labels)
             # By the device's own generator, which training seeds alike on all ranks at every epoch.
             samples = draw_samples(mean, log_variance, self.options.samples)  # (K, global batch, D)
-            match = soft_contrastive_loss(samples, labels, scale=self.scale, shift=self.shift)
+            match = soft_contrastive_loss(
+                samples,
+                labels,
+                scale=self.scale,
+                shift=self.shift,
+                negative_weight=self.options.negative_weight,
+            )
             divergence = kl_to_standard_normal(mean, log_variance).mean()
         return Losses(match + self.options.beta * divergence, {"match": match, "kl": divergence})
 
@@ -82,21 +106,50 @@ class Hib(Method):
         mean, log_variance = self._gaussian(features)
         return {"location": mean, "variance": log_variance.exp()}
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
+    def lr_factors(self) -> dict[str, float]:
         """a and b are two numbers that all pairs depend on: they follow the embeddings faster than weights move."""
-        network = [
-            value
-            for name, value in self.named_parameters()
-            if value.requires_grad and name not in {"raw_scale", "shift"}
-        ]
-        return [
-            {"params": network, "lr_factor": 1.0},
-            {"params": [self.raw_scale, self.shift], "lr_factor": self.options.match_lr},
-        ]
+        return {**super().lr_factors(), "raw_scale": self.options.match_lr, "shift": self.options.match_lr}
 
     def record(self) -> dict[str, Any]:
         """a and b of the match probability."""
         return {"scale": float(self.scale.detach()), "shift": float(self.shift.detach())}
+
+    def _measure(self, train: Subset) -> None:
+        """Scales the head until embeddings have the prior's variance, 1, and fits a and b to pairs of batches.
+
+        Far from its own distances the probability says of every pair alike that it is no match. Then only positives
+        have a gradient, and all there is to gain is to pull everything together.
+        """
+        features, training = train.features(), self.config.training
+        deviation = self.head(features).var(0).mean().sqrt()
+        self.head.weight.div_(deviation)
+        self.head.bias.div_(deviation)
+        self.spread.weight.zero_()  # on features of any size, the noise of every image starts at the same
+        self.spread.bias.zero_()
+        batches = BalancedBatches(
+            train.labels.cpu(),
+            batch_size=training.batch_size,
+            per_class=training.per_class,
+            seed=self.config.seed,
+        )
+        generator = torch.Generator(features.device).manual_seed(self.config.seed)
+        distances, same = [], []
+        for rows in batches.epoch(0)[:MEASURED].to(features.device):
+            first, second = draw_samples(
+                *self._gaussian(features[rows]), 2, generator=generator
+            )  # (batch, D)
+            labels = train.labels.to(rows.device)[rows]
+            pair = torch.ones_like(rows[:, None] == rows).triu(1) & (rows[:, None] != rows)
+            distances.append(torch.cdist(first, second)[pair])
+            same.append((labels[:, None] == labels)[pair])
+        found = fitted_match(
+            torch.cat(distances), torch.cat(same), negative_weight=self.options.negative_weight
+        )
+        if found is not None:
+            self.raw_scale.fill_(
+                found.scale + math.log(-math.expm1(-found.scale))
+            )  # softplus of it is the scale
+            self.shift.fill_(found.shift)
 
     def _gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log σ², (n, D) each."""

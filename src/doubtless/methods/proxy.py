@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -24,6 +24,8 @@ from doubtless.losses.proxy import Family, ProxyLoss, ProxyObjective, Similarity
 from doubtless.methods.base import DataSpec, Losses, Method, Subset
 
 MEASURED_EVERY = 16  # steps: the norm's part in the gradient is looked at that often
+MEASURED_IMAGES = 1024  # as many of the training part are compared with the proxies at the start
+PROXY_LR = {False: 3.0, True: 100.0}  # by whether the network is pretrained
 THIRDS = ("short", "middle", "long")
 
 
@@ -44,13 +46,20 @@ class ProxyOptions(Section):
     concentration: float | None = Field(default=None, gt=0)
     """Where the classes' concentrations (l2: the proxies' lengths) start; None: see `starting_values`."""
     norm_factor: float | None = Field(default=None, gt=0)
-    """An image's concentration is this times the length of its embedding; None: see `starting_values`."""
+    """An image's concentration is this times the length of its embedding; None: see `start`."""
     temperature: float | None = Field(default=None, gt=0)
-    """Where the learned temperature starts; None: see `starting_values`."""
+    """Where the learned temperature starts; None: see `start`."""
+    start: Literal["measured", "fixed"] = "measured"
+    """measured: on a half-whitened head, norm_factor and temperature, where not given, suit the lengths and classes
+    of the training part. fixed, or with another head: they are `starting_values`, for embeddings of length 1."""
+    gap: float | None = Field(default=None, gt=0)
+    """Of the measured start: an image's own class is so much above the mean of the others, in logits, which is how
+    soft the loss is; None: the logarithm of the number of classes, so that its own one has about half of it all."""
     warm_start: bool = True
     """Proxies start at the class means of the embeddings, not at random."""
-    proxy_lr: float = Field(default=3.0, gt=0)
-    """Factor on the learning rate of the proxies."""
+    proxy_lr: float | None = Field(default=None, gt=0)
+    """Factor on the learning rate of the proxies; None: 3, or 100 on a half-whitened head, below which a network
+    learns slowly. Proxies that lag behind it push images away from where their classes were."""
     concentration_lr: float = Field(default=3.0, gt=0)
     """Factor on the learning rate of the logarithms of the classes' concentrations."""
     temperature_lr: float = Field(default=3.0, gt=0)
@@ -78,10 +87,15 @@ class Proxy(Method):
         """The head's start, and proxies at the directions of their classes where wanted."""
         super().start(train)
         check_labels(train.labels, self.spec.classes)
+        measures = self.options.start == "measured" and self._pretrained
+        if not (measures or self.options.warm_start):
+            return
+        with self.evaluated():
+            embedded = torch.cat([self.head(rows) for rows in train.features().split(1024)])  # (n, D)
         if self.options.warm_start:
-            with torch.no_grad():
-                embedded = [self.head(rows) for rows in train.features().split(1024)]
-            self.proxy_loss.start_at(torch.cat(embedded), train.labels)
+            self.proxy_loss.start_at(embedded, train.labels)
+        if measures:
+            self._measure(embedded, train.labels)
 
     def loss(self, batch: Batch) -> Losses:
         """Proxy loss of the global batch; now and then also what the length of an embedding does."""
@@ -101,19 +115,15 @@ class Proxy(Method):
         length = torch.linalg.vector_norm(location, dim=1)
         return {"location": location, "concentration": self.proxy_loss.norm_factor * length}
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """By their factor on the learning rate; equal factors share a group: one round of the optimiser."""
-        options, loss = self.options, self.proxy_loss
-        factors = {id(loss.location): options.proxy_lr}
-        if options.family != "point":
-            factors[id(loss.log_concentration)] = options.concentration_lr
-        if options.loss == "nca++":
-            factors[id(loss.log_temperature)] = options.temperature_lr
-        groups: dict[float, list[nn.Parameter]] = {}
-        for parameter in self.parameters():
-            if parameter.requires_grad:
-                groups.setdefault(factors.get(id(parameter), 1.0), []).append(parameter)
-        return [{"params": members, "lr_factor": factor} for factor, members in groups.items()]
+    def lr_factors(self) -> dict[str, float]:
+        """Proxies, their concentrations and the temperature each have a factor of their own."""
+        options = self.options
+        return {
+            **super().lr_factors(),
+            "proxy_loss.location": options.proxy_lr or PROXY_LR[self._pretrained],
+            "proxy_loss.log_concentration": options.concentration_lr,
+            "proxy_loss.log_temperature": options.temperature_lr,
+        }
 
     def record(self) -> dict[str, Any]:
         """What was learned beside the proxies."""
@@ -135,6 +145,23 @@ class Proxy(Method):
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
         return self
+
+    @property
+    def _pretrained(self) -> bool:
+        """Whether the head starts on features that say something already."""
+        return self.config.model.head_start == "half-whitened"
+
+    def _measure(self, embedded: Tensor, labels: Tensor) -> None:
+        """Factor and temperature that suit embeddings (n, D) and their classes, where none is given."""
+        options, loss = self.options, self.proxy_loss
+        if options.norm_factor is None:
+            start = starting_values(options.similarity, options.family, embedded.shape[1])
+            loss.start_lengths(embedded, concentration=start.norm_factor)  # which is that of length 1
+        if options.loss == "nca++" and options.temperature is None and options.warm_start:
+            rows = torch.linspace(0, len(labels) - 1, min(len(labels), MEASURED_IMAGES)).long()
+            rows = rows.to(labels.device)
+            gap = options.gap or math.log(max(self.spec.classes, 2))
+            loss.start_temperature(embedded[rows], labels[rows], gap=gap)
 
 
 class StartingValues(NamedTuple):
