@@ -185,7 +185,7 @@ class Config(Section):
 
 
 FINE_TUNING: dict[str, dict[str, Any]] = {
-    "data": {"augment": "crop-flip"},
+    "data": {"augment": [{"RandomResizedCrop": {"scale": [0.5, 1.0]}}, "RandomHorizontalFlip"]},
     "model": {"batch_norm": "frozen", "head_start": "half-whitened"},
     "training": {
         "optimizer": "adamw",
