@@ -101,6 +101,24 @@ def test_a_measured_start_tells_pairs_apart(weight: float) -> None:
     assert float((1 - positive) / (weight * negative)) == pytest.approx(1, abs=0.35)
 
 
+def test_unit_means_are_directions_of_one_length() -> None:
+    free, fixed = a_method(), a_method(unit_means=True)
+    free.load_state_dict(fixed.state_dict())
+    batch = a_batch()
+    one, other = free.embed(batch.inputs), fixed.embed(batch.inputs)
+    torch.testing.assert_close(other.location.norm(dim=1), torch.full((8,), math.sqrt(6)))
+    torch.testing.assert_close(one.direction, other.direction)
+    torch.testing.assert_close(one.variance, other.variance)
+    with torch.no_grad():
+        fixed.head.weight.mul_(7)
+        fixed.head.bias.mul_(7)
+        torch.manual_seed(0)
+        scaled = fixed.loss(batch).total
+        fixed.load_state_dict(free.state_dict())
+        torch.manual_seed(0)
+        torch.testing.assert_close(scaled, fixed.loss(batch).total)
+
+
 def test_the_start_is_fixed_where_asked_and_for_a_random_head() -> None:
     fresh = a_method()
     for start, head in (("fixed", "half-whitened"), ("measured", "random")):

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import normalize, softplus
 
 from doubtless.config import Config, Section
 from doubtless.data.batches import BalancedBatches
@@ -40,6 +40,9 @@ class HibOptions(Section):
     negative_weight: float = Field(default=1.0, gt=0)
     """Negative pairs count so many times as much as positive ones, all together. The paper has 1; more is better
     where classes that were not trained on are to be told apart."""
+    unit_means: bool = False
+    """Means have one length, √D, which is that of most draws of N(0, I): distances are then those of directions, by
+    which a gallery is searched. The paper has False, where lengths are learned, too."""
     start: Literal["measured", "fixed"] = "measured"
     """measured: on a half-whitened head a and b start where they tell matches of the training part best from
     others, the head is scaled to the prior's variance, and all images have the same noise. fixed, or with another
@@ -153,4 +156,7 @@ class Hib(Method):
 
     def _gaussian(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log σ², (n, D) each."""
-        return self.head(features), FIRST + bounded_log_variance(self.spread(features), bound=REACH)
+        mean = self.head(features)
+        if self.options.unit_means:
+            mean = math.sqrt(mean.shape[1]) * normalize(mean, dim=1)
+        return mean, FIRST + bounded_log_variance(self.spread(features), bound=REACH)
