@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import normalize
 
@@ -219,15 +219,10 @@ def test_learning_rate_factors_and_shared_groups() -> None:
     assert len(everything) == len(set(everything)) == 9
 
 
-def test_batch_norm_can_keep_its_statistics() -> None:
-    batch = Batch(torch.rand(4, 1, 32, 32), torch.arange(4), torch.arange(4))
-    for frozen in (False, True):
-        method = a_method("efficientnet_lite0", freeze_batch_norm=frozen)
-        norm = next(m for m in method.encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm))
-        before = norm.running_mean.clone()
-        method.loss(batch).total.backward()
-        assert torch.equal(norm.running_mean, before) == frozen
-        assert norm.weight.grad is not None
+def test_a_key_of_before_is_read_where_it_said_nothing() -> None:
+    assert a_method(freeze_batch_norm=False).options == a_method().options
+    with pytest.raises(InputError, match=r"no configuration key 'proxy\.freeze_batch_norm'"):
+        a_method(freeze_batch_norm=True)
 
 
 @pytest.mark.parametrize(

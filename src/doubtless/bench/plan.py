@@ -55,8 +55,16 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("training", "decayed"): "all",
     ("laplace", "tune", "meant_for"): None,
     ("laplace", "refit"): False,
+    ("hib", "start"): "fixed",
+    ("hib", "negative_weight"): 1.0,
+    ("hib", "unit_means"): False,
+    ("proxy", "start"): "fixed",
+    ("proxy", "gap"): None,
     ("laplace", "reduction"): None,
 }
+
+# Keys that are no more, with the value that they had: runs keep the names they have.
+RETIRED: dict[tuple[str, str], Any] = {("proxy", "freeze_batch_norm"): False}
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,9 @@ def run_key(config: Config) -> str:
         inside = reduce(lambda inner, section: inner.get(section, {}), sections, plain)
         if key in inside and inside[key] == before:
             del inside[key]
+    for (section, key), before in RETIRED.items():
+        if section in plain:
+            plain[section][key] = before
     if config.data.validation is None:
         plain["data"]["validation"] = validation_share(config.data.split)
     if config.training.precision == "auto":  # as much as the device allows: no other result is meant

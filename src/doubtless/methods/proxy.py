@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
+from pydantic import Field, model_validator
+from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 from doubtless.config import Config, Section
@@ -64,8 +64,14 @@ class ProxyOptions(Section):
     """Factor on the learning rate of the logarithms of the classes' concentrations."""
     temperature_lr: float = Field(default=3.0, gt=0)
     """Factor on the learning rate of the temperature's logarithm."""
-    freeze_batch_norm: bool = False
-    """The encoder's batch norm keeps the statistics it has."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_a_key_of_before(cls, values: Any) -> Any:
+        """Runs from before there was `model.batch_norm` have a key here for it, which said False."""
+        if isinstance(values, Mapping) and values.get("freeze_batch_norm") is False:
+            return {key: value for key, value in values.items() if key != "freeze_batch_norm"}
+        return values
 
 
 class Proxy(Method):
@@ -140,10 +146,6 @@ class Proxy(Method):
         """Steps are counted from here on: an epoch of a resumed run measures where the unbroken one does."""
         super().train(mode)
         self._steps = 0
-        if self.options.freeze_batch_norm:
-            for module in self.encoder.modules():
-                if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                    module.eval()
         return self
 
     @property

@@ -149,8 +149,8 @@ def described_batches(
         for features in features_of(method, images, progress=progress).split(EMBED_BATCH):
             yield method.describe_features(features)
         return
-    for batch in image_batches(images, "embedding", progress, device=method.device):
-        yield method.describe(batch)
+    for features in _observed_batches(method, images, "embedding", progress):
+        yield method.describe_features(features)
 
 
 def subset_of(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Subset:
@@ -176,13 +176,23 @@ def _compute_features(method: Method, images: ImageSet, progress: Progress | Non
 
 
 def _feature_batches(method: Method, images: ImageSet, progress: Progress | None) -> Iterator[Tensor]:
-    training = method.training
-    method.eval()
-    try:
-        for batch in image_batches(images.without_augmentation(), "features", progress, device=method.device):
-            yield method.observe(batch)
-    finally:
-        method.train(training)
+    return _observed_batches(method, images.without_augmentation(), "features", progress)
+
+
+def _observed_batches(
+    method: Method, images: ImageSet, text: str, progress: Progress | None
+) -> Iterator[Tensor]:
+    """Features of a set, (n, F) a batch, in evaluation mode.
+
+    On a GPU a smaller last batch is filled up: for each new number of images the device chooses, and in part
+    compiles, the kernels of every convolution anew, which takes it as long as thousands of images do.
+    """
+    fills = method.device.type == "cuda" and len(images) > EMBED_BATCH
+    for batch in image_batches(images, text, progress, device=method.device):
+        count = len(batch)
+        if fills and count < EMBED_BATCH:
+            batch = torch.cat([batch, batch[-1:].expand(EMBED_BATCH - count, -1, -1, -1)])
+        yield method.observe(batch)[:count]
 
 
 def image_batches(
