@@ -50,6 +50,16 @@ combined doubt ([what it is](doubt.md)) in place of the method's own uncertainty
 
 <!-- open-grocery -->
 <!-- end -->
+
+## Birds: CUB-200-2011 with EfficientNet-lite0
+
+<!-- cub-lite0 -->
+<!-- end -->
+
+## Faces: LFW with EfficientNet-lite0
+
+<!-- lfw-lite0 -->
+<!-- end -->
 """
 
 
@@ -70,9 +80,13 @@ class Table:
     ood: str
     paper_ratio: float | None = None
     goals: tuple[Goal, ...] = ()
+    others: tuple[str, ...] = ()
+    """More OOD sets; with them the table has the columns of the papers on photographs."""
 
     def columns(self, result: Result) -> dict[str, str]:
         """Heading → metric."""
+        if self.others:
+            return PHOTOGRAPHS | {f"OOD {name}": f"ood_auroc/{name}" for name in (self.ood, *self.others)}
         precision = self.precision(result)
         ratio = self.paper_ratio if precision.startswith(REWEIGHTED) else 1
         return {
@@ -104,6 +118,17 @@ class Table:
         return found
 
 
+PHOTOGRAPHS = {
+    **{f"R@{k}": f"recall@{k}" for k in (1, 2, 4, 8)},
+    "mAP@5": "map@5",
+    "mAP@10": "map@10",
+    "mAP@R": "map@r",
+    "NMI": "nmi",
+    "F1": "f1",
+    "error AUROC": "error_auroc",
+    "AUSC": "ausc",
+    "ECE": "ece",
+}
 ON_CIFAR = {
     "R@1": 0.66,
     "mAP@5": 0.60,
@@ -138,6 +163,8 @@ TABLES = (
     ),
     Table("open-omniglot", "fashion-sample"),
     Table("open-grocery", "fashion-sample"),
+    Table("cub-lite0", "grocery", others=("lfw", "fashion-sample")),
+    Table("lfw-lite0", "cub_200_2011", others=("grocery",)),
 )
 
 
