@@ -65,10 +65,29 @@ def test_every_shipped_config_is_valid() -> None:
         assert load_config(path).method == path.stem.split("+")[0]
 
 
-@pytest.mark.parametrize("path", RECOMMENDED, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in RECOMMENDED if path.parent.name != "photographs"],
+    ids=lambda path: path.parent.name,
+)
 def test_what_is_recommended_is_what_was_measured(path: Path) -> None:
     suite = load_suite(CONFIGS.parent / "benchmarks" / "suites" / f"{path.parent.name}.yaml")
     assert load_config(path) == suite.config("recommended", 0)
+
+
+def test_what_is_recommended_for_photographs_is_what_was_measured_on_birds() -> None:
+    suite = load_suite(CONFIGS.parent / "benchmarks" / "suites" / "cub-lite0.yaml")
+    measured, recommended = (
+        suite.config("lam-posthoc-proxy-anchor", 0),
+        load_config(CONFIGS / "photographs" / "recommended.yaml"),
+    )
+    for section in ("method", "model", "loss", "training", "laplace"):
+        assert getattr(recommended, section) == getattr(measured, section), section
+    assert (recommended.data.size, recommended.data.augment, recommended.evaluation.size) == (
+        measured.data.size,
+        measured.data.augment,
+        measured.evaluation.size,
+    )
 
 
 def test_online_lam_at_the_papers_sizes_is_what_was_measured() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from doubtless.methods import Method, Subset, method_class
 from doubtless.methods.configuration import make_config
 from doubtless.methods.ensemble import Ensemble
-from doubtless.runs import open_run_data
+from doubtless.runs import embed_images, open_run_data
 from doubtless.runs.data import EMBED_BATCH, RunData, subset_of
 
 
@@ -34,6 +34,23 @@ def test_batches_are_the_features(method_and_data: tuple[Method, RunData]) -> No
     torch.testing.assert_close(part.each(lambda features: features.sum(1)), whole.sum(1))
     alone = Subset(part.labels, lambda: whole)
     assert torch.equal(alone.each(lambda features: features[:, :2]), whole[:, :2])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("again", [False, True])
+def test_a_last_batch_that_is_filled_up_gives_the_same(
+    tiny_config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    config = make_config(tiny_config)
+    data = open_run_data(config)
+    method = method_class(config.method)(config, data.spec)
+    images = data.train.without_augmentation()
+    expected = embed_images(method, images)
+    monkeypatch.setattr("doubtless.runs.data.EMBED_BATCH", len(images) - 5)
+    found = embed_images(method.cuda(), images, again=again)
+    assert len(found) == len(images)
+    torch.testing.assert_close(found.direction.cpu(), expected.direction, rtol=1e-3, atol=1e-3)
 
 
 def test_a_reader_of_batches_finds_gradients_on_and_the_mode_restored(tiny_config: dict[str, Any]) -> None:

@@ -136,20 +136,26 @@ def native_size(source: Source) -> int:
     return height
 
 
-def embed_images(method: Method, images: ImageSet, *, progress: Progress | None = None) -> Embedding:
-    """The embedding of a whole image set, on the method's device, batch by batch."""
-    return Embedding.cat([some.embedding for some in described_batches(method, images, progress=progress)])
+def embed_images(
+    method: Method, images: ImageSet, *, again: bool = False, progress: Progress | None = None
+) -> Embedding:
+    """The embedding of a whole image set, on the method's device, batch by batch.
+
+    `again`: they are wanted every epoch, and stay on the device where they fit; others take no room there.
+    """
+    batches = described_batches(method, images, again=again, progress=progress)
+    return Embedding.cat([some.embedding for some in batches])
 
 
 def described_batches(
-    method: Method, images: ImageSet, *, progress: Progress | None = None
+    method: Method, images: ImageSet, *, again: bool = False, progress: Progress | None = None
 ) -> Iterator[Described]:
     """Embedding and features of a whole image set, on the method's device, a batch at a time."""
     if method.batch_kind == "features":  # a frozen encoder: its features are kept from run to run
         for features in features_of(method, images, progress=progress).split(EMBED_BATCH):
             yield method.describe_features(features)
         return
-    for features in _observed_batches(method, images, "embedding", progress):
+    for features in _observed_batches(method, images, "embedding", progress, again=again):
         yield method.describe_features(features)
 
 
@@ -176,11 +182,16 @@ def _compute_features(method: Method, images: ImageSet, progress: Progress | Non
 
 
 def _feature_batches(method: Method, images: ImageSet, progress: Progress | None) -> Iterator[Tensor]:
-    return _observed_batches(method, images.without_augmentation(), "features", progress)
+    training = method.training
+    method.eval()  # also while the reader has the features
+    try:
+        yield from _observed_batches(method, images.without_augmentation(), "features", progress)
+    finally:
+        method.train(training)
 
 
 def _observed_batches(
-    method: Method, images: ImageSet, text: str, progress: Progress | None
+    method: Method, images: ImageSet, text: str, progress: Progress | None, *, again: bool = False
 ) -> Iterator[Tensor]:
     """Features of a set, (n, F) a batch, in evaluation mode.
 
@@ -188,7 +199,8 @@ def _observed_batches(
     compiles, the kernels of every convolution anew, which takes it as long as thousands of images do.
     """
     fills = method.device.type == "cuda" and len(images) > EMBED_BATCH
-    for batch in image_batches(images, text, progress, device=method.device):
+    place = method.device if again else torch.device("cpu")
+    for batch in image_batches(images, text, progress, device=place):
         count = len(batch)
         if fills and count < EMBED_BATCH:
             batch = torch.cat([batch, batch[-1:].expand(EMBED_BATCH - count, -1, -1, -1)])

@@ -178,7 +178,9 @@ class TrainingModule(LightningModule):
         count = len(self.validation)
         share = torch.arange(rank() * count // world_size(), (rank() + 1) * count // world_size())
         images = ImageSet(self.validation.source, self.validation.index[share], self.validation.preparation)
-        embedding = embed_images(self.method, images).to("cpu" if world_size() > 1 else self.device)
+        embedding = embed_images(self.method, images, again=True).to(
+            "cpu" if world_size() > 1 else self.device
+        )
         shares: Any = gather_objects((embedding.family, embedding.parameters)) if world_size() > 1 else None
         if shares is not None:
             embedding = Embedding.cat([FAMILIES[family](parameters) for family, parameters in shares])
