@@ -17,8 +17,8 @@ from doubtless.calibration.regression import (
     better_method,
     cross_fitted,
 )
-from doubtless.calibration.solver import PENALTY
 from doubtless.errors import InputError
+from doubtless.logistic import PENALTY
 from doubtless.metrics import match_brier, match_ece
 
 NUMBERS = some.lists(some.tuples(some.integers(-8, 8), some.booleans()), min_size=1, max_size=40)

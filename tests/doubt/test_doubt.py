@@ -11,13 +11,13 @@ from safetensors.torch import load, save
 from scipy.optimize import minimize
 from torch import Tensor
 
-from doubtless.calibration.solver import PENALTY
 from doubtless.doubt.doubt import Doubt, error_weights, unseen_odds
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.doubt.signals import PARTS, hit_signals, query_signals
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.logistic import PENALTY
 from doubtless.metrics.ood import auroc
 from doubtless.metrics.uncertainty import ausc, error_auroc
 from doubtless.search import Positions

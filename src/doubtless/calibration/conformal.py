@@ -25,8 +25,8 @@ from torch import Tensor
 
 from doubtless.calibration.features import NEIGHBORHOOD, hit_features, stacked
 from doubtless.calibration.regression import Logistic
-from doubtless.calibration.solver import cross_fit, folds_of
 from doubtless.errors import InputError
+from doubtless.logistic import cross_fit, folds_of
 from doubtless.metrics.ood import auroc
 from doubtless.search.hits import Hits
 

@@ -19,9 +19,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from doubtless.calibration.solver import cross_fit, fit_logistic, folds_of
 from doubtless.errors import InputError
 from doubtless.errors import nearest as nearest_word
+from doubtless.logistic import cross_fit, fit_logistic, folds_of
 
 
 @dataclass(frozen=True, eq=False)

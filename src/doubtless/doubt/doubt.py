@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from doubtless.calibration.solver import cross_fit, fit_logistic, folds_of
 from doubtless.doubt.novelty import Novelty
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import known_queries
@@ -34,6 +33,7 @@ from doubtless.doubt.tails import SIGNALS as ODD
 from doubtless.doubt.tails import Oddity, Tail
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.logistic import cross_fit, fit_logistic, folds_of
 from doubtless.metrics.uncertainty import error_auroc
 from doubtless.search.hits import Hits
 from doubtless.search.relevance import Truth

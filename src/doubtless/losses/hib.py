@@ -12,15 +12,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from doubtless.errors import InputError
+from doubtless.logistic import fit_logistic
 from doubtless.losses.reduction import mean_over
 from doubtless.losses.triplet import squared_distances
 
 FAINT = 1e-3  # the pull on the slope in `fitted_match`
-NEWTON_STEPS = 30
-HALVES = tuple(0.5**power for power in range(12))
 
 
 def soft_contrastive_loss(
@@ -87,10 +86,12 @@ def fitted_match(distance: Tensor, same: Tensor, *, negative_weight: float = 1.0
     centre, spread = distance.mean(), distance.std()
     if not (bool(same.any()) and bool((~same).any()) and float(spread) > 0):
         return None
-    inputs = torch.stack([(centre - distance) / spread, torch.ones_like(distance)], dim=1)  # (n, 2)
     truth = same.double()
     weight = truth / truth.sum() + negative_weight * (1 - truth) / (1 - truth).sum()
-    found = _logistic_regression(inputs, truth, weight / (1 + negative_weight))
+    # Rows that weigh much beside the solver's penalty are a faint one beside rows that weigh 1 together.
+    found = fit_logistic(
+        ((centre - distance) / spread).unsqueeze(1), same, weight=weight / (1 + negative_weight) / FAINT
+    )
     slope, level = (float(value) for value in found)
     if not slope > 0:
         return None
@@ -104,30 +105,6 @@ def kl_to_standard_normal(mean: Tensor, log_variance: Tensor) -> Tensor:
     tensor([0.])
     """
     return 0.5 * (log_variance.expm1() - log_variance + mean.square()).sum(-1)
-
-
-def _logistic_regression(inputs: Tensor, truth: Tensor, weight: Tensor) -> Tensor:
-    """The coefficients (2,) of inputs (n, 2), the first pulled to 0: Newton's steps, halved until they help."""
-    ridge = inputs.new_tensor([FAINT, 0.0])
-
-    def loss(values: Tensor) -> float:
-        logit = inputs @ values
-        return float(weight @ (softplus(logit) - truth * logit) + 0.5 * ridge @ values.square())
-
-    found = torch.zeros_like(ridge)
-    least = loss(found)
-    for _ in range(NEWTON_STEPS):
-        match = (inputs @ found).sigmoid()
-        gradient = inputs.T @ (weight * (match - truth)) + ridge * found
-        curvature = (inputs * (weight * match * (1 - match)).unsqueeze(1)).T @ inputs + ridge.diag()
-        step = torch.linalg.solve(curvature, gradient)
-        for size in HALVES:
-            if (there := loss(found - size * step)) < least:
-                found, least = found - size * step, there
-                break
-        else:
-            break
-    return found
 
 
 def _distances(points: Tensor) -> Tensor:

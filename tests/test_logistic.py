@@ -8,8 +8,8 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from doubtless.calibration.solver import PENALTY, PENALTY_OF_INTERCEPT, cross_fit, fit_logistic, folds_of
 from doubtless.errors import InputError
+from doubtless.logistic import PENALTY, PENALTY_OF_INTERCEPT, cross_fit, fit_logistic, folds_of
 
 F = 4
 
