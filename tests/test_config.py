@@ -106,3 +106,13 @@ def test_the_demo_is_the_shipped_config() -> None:
     from doubtless.cli.demo import DEMO
 
     assert make_config(DEMO) == load_config(CONFIGS / "fashion-sample/deterministic.yaml")
+
+
+@pytest.mark.parametrize(("split", "share"), [("closed", 0.1), ("open", 0.2), ("given", 0.2)])
+def test_the_share_that_validates_is_a_number_where_none_is_named(split: str, share: float) -> None:
+    """So that a run that says the number is the same as one that is silent, as a base or resumed."""
+    for unsaid in ({}, {"validation": None}):
+        config = make_config({**MINIMAL, "data": {"source": "digits", "split": split, **unsaid}})
+        assert config.data.validation == share
+    named = make_config({**MINIMAL, "data": {"source": "digits", "split": split, "validation": 0.3}})
+    assert named.data.validation == 0.3

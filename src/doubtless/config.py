@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from doubtless.errors import InputError, nearest
 
@@ -17,6 +17,18 @@ class Section(BaseModel):
     """A part of the configuration: unknown keys are refused, values cannot change afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def validation_share(split: str) -> float:
+    """The share of the training part that validates where none is named: a tenth of the images, or a fifth of the
+    classes where parts share none.
+
+    Scores over few classes say more of these classes than of the epoch, and cannot stop a training.
+
+    >>> validation_share("closed"), validation_share("open")
+    (0.1, 0.2)
+    """
+    return 0.1 if split == "closed" else 0.2
 
 
 class DataConfig(Section):
@@ -32,13 +44,19 @@ class DataConfig(Section):
     channels: Literal[1, 3] | None = None
     augment: str | list[str | dict[str, dict[str, Any]]] = []
     """A preset ("crop-flip", "place"), or torchvision v2 transforms by name."""
-    validation: float | None = Field(default=None, gt=0, lt=1)
-    """The share of the training part that validates; None: a fifth of the classes where parts share none, so that
-    there are enough to stop by, else a tenth of the images."""
+    validation: float = Field(default=0.1, gt=0, lt=1)
+    """The share of the training part that validates; where none is named, that of `validation_share`."""
     test: float = Field(default=0.2, gt=0, lt=1)
     split_seed: int = 0
     """Apart from `seed`, so that runs of several seeds share one split."""
     workers: int = Field(default=2, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_a_share_to_validate(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("validation") is None:
+            return {**values, "validation": validation_share(values.get("split", "closed"))}
+        return values
 
 
 class ModelConfig(Section):
@@ -271,10 +289,14 @@ def with_overrides(data: Mapping[str, Any], overrides: Sequence[str]) -> dict[st
 
 
 def evaluation_options(
-    options: EvaluationConfig, *, score: str | None = None, ood_ratio: float | None = None
+    options: EvaluationConfig,
+    *,
+    score: str | None = None,
+    ood_ratio: float | None = None,
+    size: int | None = None,
 ) -> EvaluationConfig:
-    """The same with another score or ratio, where one is asked for."""
-    wanted = {"score": score, "ood_ratio": ood_ratio}
+    """The same with another score, ratio or size, where one is asked for."""
+    wanted = {"score": score, "ood_ratio": ood_ratio, "size": size}
     changes = {name: value for name, value in wanted.items() if value is not None}
     try:
         return EvaluationConfig.model_validate({**options.model_dump(), **changes})

@@ -21,7 +21,6 @@ from doubtless.bench.suite import Suite
 from doubtless.config import Config
 from doubtless.data import open_source
 from doubtless.data.source import locate
-from doubtless.data.splits import validation_share
 from doubtless.files import write_text
 from doubtless.methods import method_class
 from doubtless.runs import Run
@@ -155,8 +154,6 @@ def run_key(config: Config) -> str:
     for (section, key), before in RETIRED.items():
         if section in plain:
             plain[section][key] = before
-    if config.data.validation is None:
-        plain["data"]["validation"] = validation_share(config.data.split)
     if config.training.precision == "auto":  # as much as the device allows: no other result is meant
         plain["training"]["precision"] = "32"
     data = config.data

@@ -64,7 +64,7 @@ def evaluate(
 
     if (run is None) == (embeddings is None):
         raise InputError("Name either a run folder or --embeddings FILE, and not both.")
-    changes = {"score": score, "ood_ratio": ood_ratio}
+    changes = {"score": score, "ood_ratio": ood_ratio, "size": size}
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
@@ -74,7 +74,7 @@ def evaluate(
         title = embeddings.stem
     else:
         assert run is not None
-        evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, size, bootstrap)
+        evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, bootstrap)
     if json:
         print_json(evaluation.to_json())
     else:
@@ -88,7 +88,6 @@ def _measure_run(
     ood: list[str] | None,
     gallery: str | None,
     changes: dict[str, Any],
-    size: int | None,
     bootstrap: int,
 ) -> tuple[Evaluation, Path, str]:
     from doubtless.cli.tables import recorded_command
@@ -99,8 +98,6 @@ def _measure_run(
 
     opened = Run.open(run)
     options = evaluation_options(opened.config.evaluation, **changes)
-    if size is not None:
-        options = options.model_copy(update={"size": size})
     work = RunEvaluation(opened, data=data, ood=ood, gallery=gallery, options=options, progress=bar)
     evaluation = work.measure(bootstrap=bootstrap, command=recorded_command())
     return evaluation, work.folder, f"{work.config.method} on {data or work.config.data.source}"

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from doubtless.config import validation_share
 from doubtless.data.source import TEST, TRAIN, Source
 from doubtless.errors import InputError, RunError
 from doubtless.files import read_json, write_json
@@ -97,17 +98,6 @@ def make_split(
         fingerprint=source.fingerprint(),
         seed=seed,
     )
-
-
-def validation_share(kind: SplitKind) -> float:
-    """The share that validates where none is named: a tenth of the images, or a fifth of the classes.
-
-    Scores over few classes say more of these classes than of the epoch, and cannot stop a training.
-
-    >>> validation_share("closed"), validation_share("open")
-    (0.1, 0.2)
-    """
-    return 0.1 if kind == "closed" else 0.2
 
 
 def _closed(source: Source, test: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from doubtless.errors import InputError
 from doubtless.methods import Described, Method
 from doubtless.models.backbones import PYTHON, Normalization
 from doubtless.registry import TIMM, names_network
-from doubtless.runs.data import EMBED_BATCH, embed_images, image_size, must_take, preparation_of
+from doubtless.runs.data import EMBED_BATCH, embed_images, image_size, preparation_of
 from doubtless.runs.networks import (
     ImageOptions,
     address_of,
@@ -44,7 +44,6 @@ class Model:
         self.method = method
         self.address = address
         self.label_names = list(label_names)
-        must_take(method, method.config.evaluation.size)
         self.preparation = preparation_of(method)
 
     @classmethod
