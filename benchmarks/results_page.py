@@ -46,9 +46,9 @@ combined doubt ([what it is](doubt.md)) in place of the method's own uncertainty
 <!-- open-omniglot -->
 <!-- end -->
 
-## Grocery Store, open set
+## Products: Grocery Store with EfficientNet-lite0
 
-<!-- open-grocery -->
+<!-- grocery-lite0 -->
 <!-- end -->
 
 ## Birds: CUB-200-2011 with EfficientNet-lite0
@@ -162,7 +162,7 @@ TABLES = (
         (Goal("lam-online", ON_CIFAR), Goal("recommended", ON_CIFAR, with_doubt=True)),
     ),
     Table("open-omniglot", "fashion-sample"),
-    Table("open-grocery", "fashion-sample"),
+    Table("grocery-lite0", "fashion-sample", others=("lfw", "cub_200_2011")),
     Table("cub-lite0", "grocery", others=("lfw", "fashion-sample")),
     Table("lfw-lite0", "cub_200_2011", others=("grocery",)),
 )

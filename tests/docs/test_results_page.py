@@ -60,8 +60,8 @@ def test_what_is_written_by_hand_stays(script: ModuleType, omniglot: dict[str, A
     assert once.count("`lam-online`") == 1
     assert script.refreshed(once, tmp_path) == once
     assert script.refreshed(once, tmp_path / "empty") == page
-    with pytest.raises(SystemExit, match="open-grocery"):
-        script.refreshed(page.replace("<!-- open-grocery -->", ""), tmp_path)
+    with pytest.raises(SystemExit, match="grocery-lite0"):
+        script.refreshed(page.replace("<!-- grocery-lite0 -->", ""), tmp_path)
 
 
 def test_cells_are_means_spreads_and_the_papers_numbers(script: ModuleType, omniglot: dict[str, Any]) -> None:
