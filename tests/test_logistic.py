@@ -140,3 +140,14 @@ def test_cross_fitting_shows_every_fit_the_other_folds_only() -> None:
     assert values.tolist() == expected
     alone = cross_fit(rows, torch.zeros(10), lambda seen: lambda others: others + seen.sum())
     assert alone.tolist() == (rows + 10).tolist()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_fit_on_the_device_is_that_on_the_cpu() -> None:
+    features, outcome = problem(3)
+    centre, lower = torch.full((F,), 0.1, dtype=torch.double), torch.zeros(F, dtype=torch.double)
+    expected = fit_logistic(features, outcome, centre=centre, lower=lower)
+    found = fit_logistic(features.cuda(), outcome.cuda(), centre=centre.cuda(), lower=lower.cuda())
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), expected)

@@ -53,10 +53,10 @@ def fit_logistic(
     target = outcome.double()
     rows = torch.ones_like(target) if weight is None else weight.double()
     design = torch.cat([features.double(), torch.ones_like(target).unsqueeze(1)], dim=1)  # (n, F + 1)
-    count = features.shape[1]
-    ridge = _with_intercept(None, count, PENALTY, PENALTY_OF_INTERCEPT)
-    around = _with_intercept(centre, count, 0.0, 0.0)
-    bound = _with_intercept(lower, count, -torch.inf, -torch.inf)
+    like = design.new_empty(design.shape[1])
+    ridge = _with_intercept(None, like, PENALTY, PENALTY_OF_INTERCEPT)
+    around = _with_intercept(centre, like, 0.0, 0.0)
+    bound = _with_intercept(lower, like, -torch.inf, -torch.inf)
 
     def cost(coefficients: Tensor) -> Tensor:
         odds = design @ coefficients
@@ -113,9 +113,9 @@ def cross_fit(rows: Tensor, fold: Tensor, fit: Callable[[Tensor], Predict]) -> T
     return values
 
 
-def _with_intercept(values: Tensor | None, count: int, default: float, intercept: float) -> Tensor:
+def _with_intercept(values: Tensor | None, like: Tensor, default: float, intercept: float) -> Tensor:
     """Values (F + 1,) of the coefficients and, last, of the intercept."""
-    whole = torch.full((count + 1,), default, dtype=torch.double)
+    whole = torch.full_like(like, default)
     if values is not None:
         whole[:-1] = values
     whole[-1] = intercept

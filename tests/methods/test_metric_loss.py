@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -122,3 +123,39 @@ def test_a_class_is_given_the_sizes_and_trains_its_parameters() -> None:
 def test_a_loss_that_cannot_be_made_is_a_sentence(loss: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         MetricLoss(LossConfig(**loss), dim=3, classes=2)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"alpha": 16}])
+@pytest.mark.parametrize("labels", [[0, 1, 2, 0, 3, 3], [1, 1, 1, 1, 1, 1]])
+def test_proxy_anchor_does_the_same_work_for_every_batch(
+    arguments: dict[str, Any], labels: list[int]
+) -> None:
+    """By our own function and with the proxies of its class: the same number, over draws too, also in a copy."""
+    config = LossConfig(name="ProxyAnchorLoss", margin=0.2, arguments=arguments)
+    torch.manual_seed(0)
+    loss, others = MetricLoss(config, dim=5, classes=4), torch.tensor(labels)
+    assert loss.fixed_shapes
+    draws = torch.randn(3, 6, 5, requires_grad=True)
+    for of in (loss, copy.deepcopy(loss)):
+        with torch.no_grad():
+            of.peer.proxies.mul_(1.1).add_(0.1)  # a copy has proxies of its own
+        expected = torch.stack([of.peer(draw, others) for draw in draws])
+        torch.testing.assert_close(of(draws[0], others), expected[0])
+        torch.testing.assert_close(of.over_samples(draws, others), expected.mean())
+        wanted = torch.autograd.grad(expected.mean(), [draws, of.peer.proxies])
+        found = torch.autograd.grad(of.over_samples(draws, others), [draws, of.peer.proxies])
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "ProxyNCALoss"},
+        {"miner": {"name": "BatchHardMiner"}},
+        {"arguments": {"distance": {"name": "DotProductSimilarity"}}},
+    ],
+)
+def test_proxy_anchor_with_parts_of_others_is_left_to_its_class(changed: dict[str, Any]) -> None:
+    loss = MetricLoss(LossConfig(**{"name": "ProxyAnchorLoss"} | changed), dim=5, classes=4)
+    assert not loss.fixed_shapes
+    assert loss(torch.randn(6, 5), torch.arange(6) % 4).shape == ()

@@ -66,6 +66,11 @@ def test_a_warm_up_and_clipped_gradients_replay(config, tmp_path: Path, monkeypa
     assert _apart_by(config, tmp_path, monkeypatch) < 0.02
 
 
+def test_proxies_of_a_metric_loss_replay(config, tmp_path: Path, monkeypatch) -> None:
+    loss = {"name": "ProxyAnchorLoss", "margin": 0.1, "lr_factor": 10}
+    assert _apart_by({**config, "loss": loss}, tmp_path, monkeypatch) < 0.02
+
+
 def test_no_method_says_so_untested(config) -> None:
     spec = DataSpec(channels=1, size=12, label_names=[str(number) for number in range(6)])
     for name in all_methods():

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from doubtless.config import LossConfig, NamedConfig, sentence_of
 from doubtless.errors import InputError, nearest
-from doubtless.losses import batch_triplet_loss, contrastive_loss
+from doubtless.losses import batch_triplet_loss, contrastive_loss, proxy_anchor_loss
 from doubtless.losses.contrastive import Pairs, Reduction
 from doubtless.registry import MODULE, Registry, import_object
 
@@ -85,6 +86,7 @@ class MetricLoss(nn.Module):
             raise InputError(f"loss.pairs belongs to the contrastive loss, got loss {config.name!r}.")
         if loss is None:
             self.peer, self.miner = _peer_loss(config, dim=dim, classes=classes), build_miner(config)
+            self.fixed_shapes = _is_plain_proxy_anchor(config)
             return
         built = _bound(config, loss, takes, {"dim": dim, "classes": classes})
         if isinstance(built, nn.Module):
@@ -97,6 +99,8 @@ class MetricLoss(nn.Module):
         # Distances of near neighbours are differences of near-equal numbers: never in half precision.
         with torch.autocast(embeddings.device.type, enabled=False):
             embeddings = embeddings.float()
+            if self.fixed_shapes:
+                return self._of_fixed_shapes(embeddings, labels)
             if self.function is not None:
                 return self.function(embeddings, labels)
             assert self.peer is not None
@@ -114,14 +118,22 @@ class MetricLoss(nn.Module):
         """
         with torch.autocast(samples.device.type, enabled=False):
             samples = samples.float()
-            if self.fixed_shapes and self.function is not None:
-                return torch.vmap(self.function, in_dims=(0, None))(samples, labels).mean()
+            if self.fixed_shapes:
+                return torch.vmap(self._of_fixed_shapes, in_dims=(0, None))(samples, labels).mean()
             if self.peer is None or self.miner is None or not mine_once:
                 return torch.stack([self(draw, labels) for draw in samples]).mean()
             draws, batch, _ = samples.shape
             first_rows = batch * torch.arange(draws, device=labels.device)[:, None]  # of each draw
             mined = tuple((rows + first_rows).flatten() for rows in self.miner(samples[0], labels))
             return self.peer(samples.flatten(0, 1), labels.repeat(draws), mined)
+
+    def _of_fixed_shapes(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Our own losses, and ProxyAnchor, whose class looks up which labels a batch has: a wait for the device."""
+        if self.function is not None:
+            return self.function(embeddings, labels)
+        proxies, alpha, delta = (getattr(self.peer, name) for name in ("proxies", "alpha", "margin"))
+        cosines = normalize(embeddings, dim=1) @ normalize(proxies, dim=1).T  # (batch, classes)
+        return proxy_anchor_loss(cosines, labels, alpha=alpha, delta=delta)
 
 
 def _registered(name: str) -> Loss | None:
@@ -163,6 +175,12 @@ def _peer_loss(config: LossConfig, *, dim: int, classes: int) -> nn.Module:
         supplied["margin"] = config.margin
     chosen = NamedConfig(name=config.name, arguments=config.arguments)
     return build_peer(losses, chosen, supplied, ours=LOSSES.names())
+
+
+def _is_plain_proxy_anchor(config: LossConfig) -> bool:
+    """ProxyAnchor as published: no miner, no distance or reducer of somebody's own."""
+    plain = config.miner is None and set(config.arguments) <= {"alpha"}
+    return plain and config.name == "ProxyAnchorLoss"
 
 
 def build_miner(config: LossConfig) -> nn.Module | None:
