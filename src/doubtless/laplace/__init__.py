@@ -1,15 +1,20 @@
 """The Laplace approximation of a metric loss, in closed form: curvature, posterior, predictive."""
 
 from doubtless.laplace.criteria import error_auroc, match_likelihood, negative_consensus_ece
-from doubtless.laplace.curvature import (
-    CurvatureSums,
-    contrastive_ggn,
-    contrastive_ggn_sums,
-    pair_weight_matrix,
+from doubtless.laplace.curvature import CurvatureSums, contrastive_ggn, contrastive_ggn_sums
+from doubtless.laplace.fit import (
+    Covariance,
+    CurvatureOptions,
+    Head,
+    class_balanced_batches,
+    fit,
+    half_whitened,
 )
-from doubtless.laplace.fit import CurvatureOptions, Head, class_balanced_batches, fit, half_whitened
+from doubtless.laplace.kronecker import KroneckerGGN, KroneckerSums, kronecker_ggn
+from doubtless.laplace.kronecker_posterior import KroneckerPosterior, posterior_from_tensors
 from doubtless.laplace.online import OnlineCurvature
-from doubtless.laplace.posterior import DiagonalPosterior
+from doubtless.laplace.pairs import pair_weight_matrix
+from doubtless.laplace.posterior import DiagonalPosterior, Posterior
 from doubtless.laplace.step import ContrastiveStep, contrastive_step
 from doubtless.laplace.tuning import Trial, Tuned, default_scales, marginal_prior_precision, tune
 
@@ -23,7 +28,14 @@ __all__ = [
     "Head",
     "half_whitened",
     "class_balanced_batches",
+    "Covariance",
+    "kronecker_ggn",
+    "KroneckerGGN",
+    "KroneckerSums",
+    "Posterior",
     "DiagonalPosterior",
+    "KroneckerPosterior",
+    "posterior_from_tensors",
     "OnlineCurvature",
     "contrastive_step",
     "ContrastiveStep",

@@ -18,15 +18,12 @@ from torch import Tensor
 from doubtless.laplace.curvature import (
     Approximation,
     Geometry,
-    _averages,
     _check,
     _diagonal,
-    _pair_types,
-    _PairTypes,
     _points,
-    _precision,
     _pull,
 )
+from doubtless.laplace.pairs import _averages, _pair_types, _PairTypes, _precision
 from doubtless.losses.contrastive import Pairs, Reduction, chosen_pairs
 
 
