@@ -10,7 +10,8 @@ from doubtless.laplace.fit import (
     fit,
     half_whitened,
 )
-from doubtless.laplace.kronecker import KroneckerGGN, KroneckerSums, kronecker_ggn
+from doubtless.laplace.kronecker import KroneckerGGN, KroneckerSums, check_kronecker, kronecker_ggn
+from doubtless.laplace.kronecker_online import KroneckerCurvature
 from doubtless.laplace.kronecker_posterior import KroneckerPosterior, posterior_from_tensors
 from doubtless.laplace.online import OnlineCurvature
 from doubtless.laplace.pairs import pair_weight_matrix
@@ -30,6 +31,7 @@ __all__ = [
     "class_balanced_batches",
     "Covariance",
     "kronecker_ggn",
+    "check_kronecker",
     "KroneckerGGN",
     "KroneckerSums",
     "Posterior",
@@ -37,6 +39,7 @@ __all__ = [
     "KroneckerPosterior",
     "posterior_from_tensors",
     "OnlineCurvature",
+    "KroneckerCurvature",
     "contrastive_step",
     "ContrastiveStep",
     "tune",

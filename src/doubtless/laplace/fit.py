@@ -22,7 +22,7 @@ from doubtless.laplace.curvature import (
     check_names,
     contrastive_ggn_sums,
 )
-from doubtless.laplace.kronecker import KroneckerSums
+from doubtless.laplace.kronecker import KroneckerSums, check_kronecker
 from doubtless.laplace.kronecker_posterior import KroneckerPosterior
 from doubtless.laplace.posterior import DiagonalPosterior, Posterior
 from doubtless.losses.contrastive import Reduction, check_reduction
@@ -47,7 +47,8 @@ class CurvatureOptions:
     geometry          "arccos": the loss normalises; "euclidean": unit vectors are the network's output;
                       "linear": nothing is normalised, and a Kronecker product is the whole of the curvature
     approximation     "fixed": one point of a pair moves at a time; "positive": positive pairs only; "full": all
-    negative_weight   w of negative pairs, 1 − w of positive ones
+    negative_weight   w of negative pairs, 1 − w of positive ones; None: ½, or 0 with a Kronecker covariance, whose
+                      directions they would only cut off
     reduction         "all": averages over all pairs, as the paper has it, whatever loss a head was trained with;
                       "active": over pairs that are not zero, which wants a smaller negative_weight
     batch_size        images whose pairs are looked at together
@@ -57,7 +58,7 @@ class CurvatureOptions:
     margin: float = 0.7
     geometry: Geometry = "arccos"
     approximation: Approximation = "fixed"
-    negative_weight: float = 0.5
+    negative_weight: float | None = None
     reduction: Reduction = "all"
     batch_size: int = 256
     per_class: int = 4
@@ -67,7 +68,7 @@ class CurvatureOptions:
         check_reduction(self.reduction)
         if not self.margin >= 0:
             raise InputError(f"The margin must not be negative, got {self.margin}.")
-        if not 0 <= self.negative_weight <= 1:
+        if self.negative_weight is not None and not 0 <= self.negative_weight <= 1:
             raise InputError(f"The negative_weight must lie between 0 and 1, got {self.negative_weight}.")
 
 
@@ -137,7 +138,8 @@ def _diagonal(
         total = batch if total is None else total + batch
     if total is None or int(total.positive_pairs) == 0:
         raise InputError(NO_PAIR)
-    of_weight, of_bias = total.average(negative_weight=options.negative_weight)
+    negative_weight = 0.5 if options.negative_weight is None else options.negative_weight
+    of_weight, of_bias = total.average(negative_weight=negative_weight)
     return DiagonalPosterior(
         *head,
         of_weight.clamp_min(0),
@@ -150,6 +152,8 @@ def _diagonal(
 def _kronecker(
     parts: Iterable[tuple[Tensor, Tensor]], head: Head, options: CurvatureOptions, *, images: int
 ) -> KroneckerPosterior:
+    check_kronecker(geometry=options.geometry, approximation=options.approximation)
+    negative_weight = options.negative_weight or 0.0
     dim, width = head.weight.shape
     total = KroneckerSums(
         dim,
@@ -157,7 +161,7 @@ def _kronecker(
         geometry=options.geometry,
         approximation=options.approximation,
         reduction=options.reduction,
-        negatives=options.negative_weight > 0,
+        negatives=negative_weight > 0,
         device=head.weight.device,
     )
     for features, labels in parts:
@@ -166,14 +170,14 @@ def _kronecker(
         raise InputError(NO_PAIR)
     found = KroneckerPosterior.of(
         *head,
-        total.average(negative_weight=options.negative_weight),
+        total.average(negative_weight=negative_weight),
         scale=float(images),
         prior_precision=1.0,
     )
     if not bool(found.input_curvature.any()):
         raise InputError(
             "Negative pairs outweigh the positive ones in every direction, so all of the curvature was cut off "
-            f"at 0; give a negative_weight below {options.negative_weight}."
+            f"at 0; give a negative_weight below {negative_weight}."
         )
     return found
 

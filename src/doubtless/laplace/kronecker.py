@@ -26,11 +26,13 @@ up, and no pair list is needed, not even for the cross terms, whose traces are p
     tr_D H = Gᵀ (diag(t) − Y∘(D − 2 + c²)) G,    g = x/r,    t_i = (D−1) (Y1)_i or (D−1) s_i.
 
 Negative pairs enter with a minus, so A and B may have negative eigenvalues; they are taken as 0, once all is
-summed. With `euclidean` or `linear`, `positive`, there are none. Sums are float64.
+summed. With `euclidean` or `linear`, `positive`, there are none. With `arccos`, `positive` and `full` they are
+those along what all images share, and no posterior is made of them: see `check_kronecker`. Sums are float64.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -51,6 +53,17 @@ from doubtless.laplace.pairs import _pair_counts, _pair_types, _reciprocal, pair
 from doubtless.losses.contrastive import Reduction
 
 BLOCK = 512  # columns of a symmetric product that are computed at a time: what lies above them is known
+
+
+def check_kronecker(*, geometry: str, approximation: str) -> None:
+    """Refuses the curvature whose Kronecker form would be widest where the data are."""
+    if geometry == "arccos" and approximation != "fixed":
+        raise InputError(
+            "A Kronecker covariance of the geometry arccos takes the approximation 'fixed', "
+            f"got {approximation!r}: with two points moving, pairs that are not yet alike curve the loss "
+            "downwards along what all images share; cut off at 0 there, the posterior would doubt familiar images "
+            "most. Take the geometry euclidean or linear."
+        )
 
 
 class KroneckerGGN(NamedTuple):
@@ -133,9 +146,9 @@ class KroneckerSums:
     ) -> None:
         self.geometry, self.approximation, self.reduction = geometry, approximation, reduction
         kinds = 2 if negatives and approximation != "positive" else 1
-        exact = {"dtype": torch.float64, "device": device}
-        self._of_inputs = torch.zeros(kinds, inputs, inputs, **exact)  # below the diagonal only
-        self._of_outputs = None if geometry == "linear" else torch.zeros(kinds, dim, dim, **exact)
+        zeros = partial(torch.zeros, dtype=torch.float64, device=device)
+        self._of_inputs: Tensor = zeros((kinds, inputs, inputs))  # below the diagonal only
+        self._of_outputs: Tensor | None = None if geometry == "linear" else zeros((kinds, dim, dim))
         self.pairs = torch.zeros(2, dtype=torch.int64, device=device)
         """How many are averaged over: positive, negative."""
 

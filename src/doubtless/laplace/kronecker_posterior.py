@@ -77,16 +77,20 @@ class KroneckerPosterior(Posterior):
     """b, (D,), or (1,) where B is the identity: the variance is then one number per image."""
     scale: float
     prior_precision: float
+    output_basis: Tensor | None = None
+    """V, (D, D), by which the head was turned; None: it was not."""
 
     def __post_init__(self) -> None:
         self._check_scale()
         dim, width = self.weight.shape
         inputs = width + (self.bias is not None)
-        shapes = {
+        shapes: dict[str, tuple[Tensor, list[tuple[int, ...]]]] = {
             "input_basis": (self.input_basis, [(inputs, inputs)]),
             "input_curvature": (self.input_curvature, [(inputs,)]),
             "output_curvature": (self.output_curvature, [(dim,), (1,)]),
         }
+        if self.output_basis is not None:
+            shapes["output_basis"] = (self.output_basis, [(dim, dim)])
         for name, (tensor, accepted) in shapes.items():
             if tuple(tensor.shape) not in accepted:
                 raise InputError(
@@ -123,12 +127,24 @@ class KroneckerPosterior(Posterior):
         return KroneckerPosterior(
             weight.clone(),
             None if bias is None else bias.clone(),
-            found.input_basis.to(weight),
+            found.input_basis.to(weight).contiguous(),
             found.input_curvature.to(weight),
             found.output_curvature.to(weight),
             scale=scale,
             prior_precision=prior_precision,
+            output_basis=None if found.output_basis is None else found.output_basis.to(weight).contiguous(),
         )
+
+    @property
+    def factors(self) -> Eigen:
+        """Both factors of the curvature in their eigenvectors."""
+        return Eigen(self.input_curvature, self.input_basis, self.output_curvature, self.output_basis)
+
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias as they were before they were turned."""
+        if self.output_basis is None:
+            return self.weight, self.bias
+        return self.output_basis @ self.weight, None if self.bias is None else self.output_basis @ self.bias
 
     def predictive(self, features: Tensor) -> dict[str, Tensor]:
         """Location (n, D) in the turned space, and variance (n, D), or (n, 1) where B is the identity."""
@@ -169,6 +185,7 @@ class KroneckerPosterior(Posterior):
             input_basis=self.input_basis.to(target),
             input_curvature=self.input_curvature.to(target),
             output_curvature=self.output_curvature.to(target),
+            output_basis=None if self.output_basis is None else self.output_basis.to(target),
         )
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -179,6 +196,7 @@ class KroneckerPosterior(Posterior):
             "input_basis": self.input_basis,
             "input_curvature": self.input_curvature,
             "output_curvature": self.output_curvature,
+            "output_basis": self.output_basis,
             "scale": torch.tensor(self.scale, dtype=torch.float64),
             "prior_precision": torch.tensor(self.prior_precision, dtype=torch.float64),
         }
@@ -198,6 +216,7 @@ class KroneckerPosterior(Posterior):
             tensors["output_curvature"],
             scale=float(tensors["scale"]),
             prior_precision=float(tensors["prior_precision"]),
+            output_basis=tensors.get("output_basis"),
         )
 
     def _shares(self, features: Tensor) -> Tensor:

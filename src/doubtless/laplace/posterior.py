@@ -61,6 +61,10 @@ class Posterior(ABC):
     def _draw(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
         """A weight (D, F) and a bias (D,)."""
 
+    def head(self) -> tuple[Tensor, Tensor | None]:
+        """The weight (D, F) and bias (D,) it is around, in the outputs that were given."""
+        return self.weight, self.bias
+
     def predict(self, features: Tensor) -> Embedding:
         """The distribution of every image's embedding: features (n, F) → `projected-gaussian`, n items."""
         return ProjectedGaussianEmbedding(self.predictive(features))
