@@ -194,3 +194,21 @@ def test_what_is_no_posterior_is_refused(tiny_config) -> None:
 
         with pytest.raises(InputError, match="takes the approximation 'fixed'"):
             method_class(method)(config, DataSpec(channels=1, size=12, label_names=["a"]))
+
+
+def test_the_ratio_of_prior_and_scale_by_classes_left_out(
+    tiny_config, tiny_run: Path, tmp_path: Path
+) -> None:
+    config = config_of(
+        {**tiny_config, "base": str(tiny_run)},
+        "lam-posthoc",
+        tune={"grid": 4, "refine": 0, "prior": "unknowns"},
+    )
+    made = train_run(config, tmp_path / "run", quiet=True)
+    record = json.loads((made.path / "model.json").read_text())["record"]
+    scores = {float(ratio): score for ratio, score in record["unknowns_auroc"].items()}
+    best = max(scores, key=lambda ratio: scores[ratio])
+    assert record["prior_precision"] / record["scale"] / record["mean_curvature"] == pytest.approx(
+        best, rel=1e-3
+    )
+    assert record["prior"] == "unknowns"

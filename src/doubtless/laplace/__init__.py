@@ -18,6 +18,7 @@ from doubtless.laplace.pairs import pair_weight_matrix
 from doubtless.laplace.posterior import DiagonalPosterior, Posterior
 from doubtless.laplace.step import ContrastiveStep, contrastive_step
 from doubtless.laplace.tuning import Trial, Tuned, default_scales, marginal_prior_precision, tune
+from doubtless.laplace.unknowns import RatioByUnknowns, ratio_by_unknowns
 
 __all__ = [
     "contrastive_ggn",
@@ -47,6 +48,8 @@ __all__ = [
     "Trial",
     "default_scales",
     "marginal_prior_precision",
+    "ratio_by_unknowns",
+    "RatioByUnknowns",
     "error_auroc",
     "match_likelihood",
     "negative_consensus_ece",

@@ -92,7 +92,7 @@ class LamOnline(Method):
         self.laplace.curvature.settle()
         if self.laplace.options.refit:
             self.laplace.fit(self.head, train, self.config)
-        self.laplace.tune(self.head, validation, seed=self.config.seed)
+        self.laplace.tune(self.head, validation, train, self.config)
 
     def record(self) -> dict[str, Any]:
         """τ, λ and how they were found; how many steps the curvature saw."""

@@ -14,10 +14,12 @@ from doubtless.laplace import (
     KroneckerCurvature,
     OnlineCurvature,
     Posterior,
+    RatioByUnknowns,
     Tuned,
     check_kronecker,
     default_scales,
     fit,
+    ratio_by_unknowns,
     tune,
 )
 from doubtless.losses.contrastive import Reduction
@@ -36,8 +38,9 @@ class TuneOptions(Section):
 
     criterion: Literal["consensus-ece", "error-auroc", "match-likelihood", "none"] = "consensus-ece"
     """What chooses τ; none keeps `scale` and `prior_precision` as they are."""
-    prior: Literal["marginal", "validation"] = "marginal"
-    """λ by the marginal likelihood at each τ, or by the criterion too."""
+    prior: Literal["marginal", "validation", "unknowns"] = "marginal"
+    """λ by the marginal likelihood at each τ; or by the criterion too; or λ/τ by training classes that are left out
+    of the curvature and should be doubted, which fits it three more times."""
     ratio: float | None = Field(default=None, gt=0)
     """λ/(τ · mean H), held at this; None: as `prior` says. Small: images are strange by features that training
     images hardly have; large: by how much of them the head does not see, which tells errors better."""
@@ -111,6 +114,7 @@ class LaplaceHead(nn.Module):
         self.register_buffer("prior_precision", torch.ones(()))
         self.start(head, images=1)
         self._tuned: Tuned | None = None
+        self._unknowns: RatioByUnknowns | None = None
         self._known: tuple[tuple[Any, ...], Posterior] | None = None
 
     @torch.no_grad()
@@ -181,22 +185,23 @@ class LaplaceHead(nn.Module):
         self.scale.fill_(posterior.scale)
         self.prior_precision.fill_(posterior.prior_precision)
 
-    def tune(self, head: nn.Linear, validation: Subset, *, seed: int = 0) -> None:
-        """Chooses τ and λ on validation images, as the options say."""
-        options = self.options.tune
+    def tune(self, head: nn.Linear, validation: Subset, train: Subset, config: Config) -> None:
+        """Chooses τ and λ on validation images, and on training images where classes are to be left out."""
+        options, seed = self.options.tune, config.seed
         if options.criterion == "none":
             return
         features, labels = _some(validation, max(options.images, options.gallery or 0), seed)
         posterior = self.posterior(head)
-        ratios = None
-        if options.ratio is not None:
-            ratios = [options.ratio * float(posterior.flat_curvature().mean())]
+        ratio = options.ratio
+        if ratio is None and options.prior == "unknowns":
+            ratio = self._ratio_by_unknowns(head, train, config)
+        ratios = None if ratio is None else [ratio * float(posterior.flat_curvature().mean())]
         self._tuned = tune(
             posterior,
             features,
             labels,
             criterion=options.criterion,
-            prior=options.prior if ratios is None else "validation",
+            prior="marginal" if ratios is None and options.prior == "marginal" else "validation",
             ratios=ratios,
             scales=default_scales(posterior, options.grid),
             refine=options.refine,
@@ -207,6 +212,17 @@ class LaplaceHead(nn.Module):
         self.scale.fill_(self._tuned.posterior.scale)
         self.prior_precision.fill_(self._tuned.posterior.prior_precision)
 
+    def _ratio_by_unknowns(self, head: nn.Linear, train: Subset, config: Config) -> float:
+        self._unknowns = ratio_by_unknowns(
+            train.features(),
+            train.labels,
+            head,
+            covariance=self.options.covariance,
+            options=curvature_options(config),
+            seed=config.seed,
+        )
+        return self._unknowns.ratio
+
     def record(self) -> dict[str, Any]:
         """Plain values for model.json."""
         found: dict[str, Any] = {
@@ -216,6 +232,8 @@ class LaplaceHead(nn.Module):
             "mean_curvature": float(self.curvature.mean()),
             "criterion": self.options.tune.criterion,
         }
+        if self._unknowns is not None:
+            found["unknowns_auroc"] = {str(ratio): score for ratio, score in self._unknowns.scores.items()}
         if self._tuned is None:
             return found
         best = max(self._tuned.trials, key=lambda trial: trial.score)
