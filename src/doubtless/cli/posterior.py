@@ -164,8 +164,8 @@ def _fit(
     laplace = LaplaceHead(layer, options)
     laplace.start(layer, images=len(train[0]))
     laplace.keep(found.with_scale(float(laplace.scale), float(laplace.prior_precision)))
-    parts = (Subset(classes, lambda values=values: values) for values, classes in (held_out, train))
-    laplace.tune(layer, *parts, config)
+    chosen_on, fitted = Subset(held_out[1], lambda: held_out[0]), Subset(train[1], lambda: train[0])
+    laplace.tune(layer, chosen_on, fitted, config)
     return laplace.record(), laplace.posterior(layer)
 
 
