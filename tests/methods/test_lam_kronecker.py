@@ -212,3 +212,16 @@ def test_the_ratio_of_prior_and_scale_by_classes_left_out(
         best, rel=1e-3
     )
     assert record["prior"] == "unknowns"
+
+
+@pytest.mark.parametrize(
+    "laplace", [{"geometry": "linear"}, {"geometry": "euclidean"}, {"covariance": "diagonal"}]
+)
+def test_another_posterior_can_be_made_of_its_network(
+    run: Run, tmp_path: Path, laplace: dict[str, Any]
+) -> None:
+    plain = run.config.to_dict()
+    plain["laplace"] |= laplace
+    made = train_run(make_config({**plain, "base": str(run.path)}), tmp_path / "run", quiet=True)
+    images = torch.randint(0, 256, (3, 1, 12, 12), dtype=torch.uint8)
+    assert bool((made.load_method().embed(images).uncertainty > 0).all())

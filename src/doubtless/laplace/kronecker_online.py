@@ -42,7 +42,7 @@ class KroneckerCurvature(nn.Module):
     of_outputs: Tensor | None
     input_curvature: Tensor
     input_basis: Tensor
-    output_curvature: Tensor
+    output_curvature: Tensor | None
     output_basis: Tensor | None
     steps: Tensor
     updates: Tensor
@@ -75,7 +75,7 @@ class KroneckerCurvature(nn.Module):
             self.register_buffer(name, average)
         self.register_buffer("input_curvature", torch.zeros(inputs))
         self.register_buffer("input_basis", torch.eye(inputs))
-        self.register_buffer("output_curvature", torch.ones(dim if turns else 1))
+        self.register_buffer("output_curvature", torch.ones(dim) if turns else None)
         self.register_buffer("output_basis", torch.eye(dim) if turns else None)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
@@ -168,7 +168,7 @@ class KroneckerCurvature(nn.Module):
     @property
     def factors(self) -> Eigen:
         """What was factorised last."""
-        return Eigen(self.input_curvature, self.input_basis, self.output_curvature, self.output_basis)
+        return Eigen(self.input_curvature, self.input_basis, self._of_outputs(), self.output_basis)
 
     def mean(self) -> Tensor:
         """The mean eigenvalue of H, as it was factorised last."""
@@ -176,13 +176,18 @@ class KroneckerCurvature(nn.Module):
 
     def _precision(self, scale: float | Tensor, prior_precision: float | Tensor) -> Tensor:
         """τ b_d a_f + λ, (D, F'), or (1, F')."""
-        product = torch.outer(self.output_curvature, self.input_curvature)
+        product = torch.outer(self._of_outputs(), self.input_curvature)
         return product * scale + prior_precision
+
+    def _of_outputs(self) -> Tensor:
+        """b, (D,), or (1,)."""
+        return self.input_curvature.new_ones(1) if self.output_curvature is None else self.output_curvature
 
     def _take(self, factors: Eigen) -> None:
         self.input_curvature.copy_(factors.input_curvature)
         self.input_basis.copy_(factors.input_basis)
-        self.output_curvature.copy_(factors.output_curvature)
+        if self.output_curvature is not None:
+            self.output_curvature.copy_(factors.output_curvature)
         if self.output_basis is not None and factors.output_basis is not None:
             self.output_basis.copy_(factors.output_basis)
 
