@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from doubtless.calibration.solver import PENALTY
-from doubtless.doubt.doubt import Doubt, error_weights, unseen_odds
+from doubtless.doubt.doubt import Doubt
+from doubtless.doubt.odds import error_weights, unseen_odds
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.doubt.signals import PARTS, hit_signals, query_signals

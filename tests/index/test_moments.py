@@ -46,7 +46,7 @@ def must_be_fresh(index: Index) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A closed index of 300 items whose sums were asked for and saved, ten of them removed before that, ten after."""
+    """A closed index of 300 items whose sums were asked for and saved, ten removed before that, ten after."""
     with FolderIndex.create(tmp_path / "index", family="point", dim=DIM) as index:
         index.add(points(300), [f"item {number}" for number in range(300)])
         index.remove([f"item {number}" for number in range(10)])

@@ -56,7 +56,7 @@ class Moments:
         for piece in pieces:
             for rows in piece.split(CHUNK):
                 units = self.units(rows)
-                total.addmm_(units.T, units)
+                total += (units.T @ units).to(total.device)
             count += len(piece)
         return Moments(total, count, self.dim)
 

@@ -101,6 +101,8 @@ class VectorCache:
         self.generation = self.version = -1
         self._files: CacheFiles | None = None
         self.approximate: Approximate | None = None
+        self._moments: Moments | None = None  # of the first `_summed` positions; None until somebody asks
+        self._summed = 0
         self._fill(np.zeros(0, ITEM), {name: np.zeros((0, w), np.float32) for name, w in self._widths})
 
     @property
@@ -341,8 +343,7 @@ class VectorCache:
 
     def _fill(self, items: NDArray[np.void], matrices: dict[str, Floats]) -> None:
         self.approximate = None
-        self._moments: Moments | None = None  # of the first `_summed` positions; nobody has asked for them
-        self._summed = 0
+        self._moments, self._summed = None, 0
         self._items = Growing(items)
         self.has_labels = bool((items["label"] >= 0).any())
         self._alive = Growing(np.ones(len(items), bool))
