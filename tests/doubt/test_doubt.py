@@ -209,8 +209,9 @@ def test_no_argument_takes_an_out_of_distribution_image() -> None:
         inspect.signature(Doubt.for_gallery).parameters
     )
     assert taken == {
-        "embedding", "labels", "gallery", "gallery_labels", "features", "known", "score", "generator", "self",
+        "embedding", "labels", "gallery", "gallery_labels", "features", "known", "leverage", "score", "generator", "self",
     }  # fmt: skip
+    assert inspect.signature(Doubt.fit).parameters["leverage"].annotation == "bool"
 
 
 def test_another_gallery_keeps_weights_and_takes_its_own_tails(fitted: Doubt) -> None:

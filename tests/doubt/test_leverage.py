@@ -113,16 +113,15 @@ def test_a_doubt_of_directions_sees_what_the_nearest_item_does_not(flat: tuple[T
         for queries, own in ((rows, itself), (beside, None)):
             asked = Embedding.point(queries)
             hits = hits_among(asked, embedding, k=10, gallery_labels=labels, itself=own)
-            totals.append(doubt.of(hits, queries, queries=asked, itself=own).total)
+            totals.append(doubt.of(hits, queries=asked, itself=own).total)
         return auroc(*totals)
 
-    with_leverage = Doubt.fit(embedding, labels)
-    without = Doubt.fit(embedding, labels, features=embedding.direction)  # the same novelty
+    with_leverage, without = (Doubt.fit(embedding, labels, leverage=leverage) for leverage in (True, False))
     assert set(with_leverage.tails) - set(without.tails) == {"leverage"}
     assert found(with_leverage) > found(without) + 0.1
 
 
-def test_features_are_looked_at_without_leverage_and_old_doubts_open(flat: tuple[Tensor, Tensor]) -> None:
+def test_nobody_who_does_not_ask_gets_leverage_and_old_doubts_open(flat: tuple[Tensor, Tensor]) -> None:
     rows, labels = flat
     embedding = Embedding.point(rows)
     doubt = Doubt.fit(embedding, labels, features=rows)
@@ -140,7 +139,7 @@ def test_features_are_looked_at_without_leverage_and_old_doubts_open(flat: tuple
 def test_a_doubt_is_saved_with_its_leverage_and_moves_with_the_gallery(flat: tuple[Tensor, Tensor]) -> None:
     rows, labels = flat
     embedding = Embedding.point(rows)
-    doubt = Doubt.fit(embedding, labels)
+    doubt = Doubt.fit(embedding, labels, leverage=True)
     tensors, record = doubt.state()
     again = Doubt.from_state(load(save(tensors)), record)
     hits = hits_among(embedding, embedding, k=10, gallery_labels=labels)

@@ -312,7 +312,7 @@ def test_leverage_follows_what_the_gallery_holds(tmp_path: Path) -> None:
     stranger = Embedding.point(torch.tensor([[0.0] * 5 + [1.0] * 3]))
     with fill(tmp_path / "index", flat, labels) as index:
         shop = Gallery(index)
-        assert shop.calibrate(target_error=0.2)["novelty_of"] == "directions"
+        assert shop.calibrate(target_error=0.2, novelty="leverage")["novelty_of"] == "directions"
         before = shop.ask(flat[:50])
         assert float(shop.ask(stranger).doubt.chances["leverage"][0]) < 0.01  # type: ignore[union-attr]
         more = Embedding.point(

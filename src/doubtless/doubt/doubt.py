@@ -91,6 +91,7 @@ class Doubt:
         gallery_labels: Truth | None = None,
         features: Tensor | None = None,
         known: Novelty | None = None,
+        leverage: bool = False,
         score: ScoreName = "direction",
         generator: torch.Generator | None = None,
     ) -> Doubt:
@@ -100,6 +101,7 @@ class Doubt:
         features  (n, F) of the queries before the head; None: their directions
         known     what is not new, with its own features: the training part of a closed set. None: the queries'
                   own features, themselves left out
+        leverage  looks at the space that the queries' directions fill as well, themselves left out
         """
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         if labels is not None and (gallery is None) != (gallery_labels is None):
@@ -115,7 +117,7 @@ class Doubt:
             known=known,
             score=score,
             generator=generator,
-            with_leverage=features is None and known is None,
+            with_leverage=leverage,
         )
         groups = labels.to(queries.rows.device)[queries.rows] if isinstance(labels, Tensor) else None
         return cls.fit_signals(

@@ -12,7 +12,7 @@ ratio         gallery   first distance over second, √(2 − 2 cos) each
 distance      distance  √(2 − 2 cos) to the first hit
 novelty       novelty   1 − cos to the nearest known feature (`doubtless.doubt.novelty`)
 leverage      novelty   how far outside the space that the gallery's directions fill (`doubtless.doubt.leverage`);
-                        where novelty is of directions, too
+                        where it is asked for
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ class DoubtFitter:
 
     What is not new is what the gallery holds: novelty is the distance to the nearest of its items, the query's own
     left out (`own` (n,): its row in the index; None for queries from outside). With `features_of` distances are
-    those of features before the head, else of directions; then the leverage among all of the gallery is looked at
-    as well, which sees what the nearest item does not.
+    those of features before the head, else of directions. With `leverage` the space that all of the gallery's
+    directions fill is looked at as well.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class DoubtFitter:
         own: Tensor | None,
         *,
         features_of: FeaturesOf | None = None,
+        leverage: bool = False,
         seed: int = 0,
     ) -> None:
         """Prepares what novelty is measured against; `queries` are the known queries' embeddings."""
@@ -71,7 +72,7 @@ class DoubtFitter:
         else:
             reference = index.embedding(rows).direction
         self.novelty = Novelty.fit(reference, generator=self.generator)
-        self.leverage = Leverage(index.moments()) if self.features is None else None
+        self.leverage = Leverage(index.moments()) if leverage else None
         self.fitted: Doubt | None = None
 
     def __call__(self, rows: Tensor) -> DoubtOf:
