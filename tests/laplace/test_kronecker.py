@@ -18,7 +18,7 @@ from doubtless.laplace import (
     kronecker_ggn,
     pair_weight_matrix,
 )
-from doubtless.laplace.kronecker import BLOCK
+from doubtless.laplace.symmetric import BLOCK
 from tests.reference.curvature import brute_force_whole_ggn
 
 VARIANTS = list(product(["arccos", "euclidean", "linear"], ["fixed", "positive", "full"]))

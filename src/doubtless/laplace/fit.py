@@ -24,11 +24,14 @@ from doubtless.laplace.curvature import (
 )
 from doubtless.laplace.kronecker import KroneckerSums, check_kronecker
 from doubtless.laplace.kronecker_posterior import KroneckerPosterior
+from doubtless.laplace.pairs import _precision
 from doubtless.laplace.posterior import DiagonalPosterior, Posterior
+from doubtless.laplace.symmetric import ROWS, SymmetricSum
 from doubtless.losses.contrastive import Reduction, check_reduction
 from doubtless.progress import phase
 
 Covariance = Literal["diagonal", "kronecker"]
+FAINT = 1e-4  # of the largest variance: below it products in float32 are not exact enough
 NO_PAIR = "No two different images share a label, so there is no positive pair and no curvature."
 
 
@@ -215,13 +218,10 @@ def half_whitened(features: Tensor, dim: int) -> Head:
             f"A half-whitened head of {n} images with {width} features has 1 to {min(n - 1, width)} "
             f"dimensions, got {dim}."
         )
-    mean = features.double().mean(0)
-    covariance = torch.zeros(width, width, dtype=torch.float64, device=features.device)
-    for part in features.split(4096):
-        centred = part.double() - mean
-        covariance.addmm_(centred.T, centred)
-    variance, vectors = torch.linalg.eigh(covariance / n)  # ascending
-    variance, vectors = variance[-dim:].flip(0), vectors[:, -dim:].flip(1)  # (dim,), (F, dim)
+    mean = features.mean(0, dtype=torch.float64)
+    variance, vectors = _principal(features, mean, dim, _precision(features))
+    if not float(variance[-1]) > FAINT * float(variance[0]):
+        variance, vectors = _principal(features, mean, dim, torch.float64)
     if not float(variance[-1]) > 1e-12 * float(variance[0]):
         raise InputError(
             f"The features vary in fewer than {dim} directions; ask for a half-whitened head of fewer."
@@ -230,6 +230,16 @@ def half_whitened(features: Tensor, dim: int) -> Head:
     vectors = vectors * torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))
     weight = vectors.T / variance.pow(0.25).unsqueeze(1)
     return Head(weight.to(features.dtype), -(weight @ mean).to(features.dtype))
+
+
+def _principal(features: Tensor, mean: Tensor, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The largest variances (dim,), falling, and their directions (F, dim), by products of this precision."""
+    products = SymmetricSum(features.shape[1], device=features.device)
+    for part in features.split(ROWS):
+        centred = (part.double() - mean).to(dtype)
+        products.add(centred, centred)
+    variance, vectors = torch.linalg.eigh(products.value() / len(features))  # ascending
+    return variance[-dim:].flip(0), vectors[:, -dim:].flip(1)
 
 
 def _resolve(head: object, features: Tensor, dim: int | None) -> Head:

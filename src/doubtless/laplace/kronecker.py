@@ -32,7 +32,6 @@ those along what all images share, and no posterior is made of them: see `check_
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -50,9 +49,8 @@ from doubtless.laplace.curvature import (
     _pull,
 )
 from doubtless.laplace.pairs import _pair_counts, _pair_types, _reciprocal, pair_weight_matrix
+from doubtless.laplace.symmetric import SymmetricSum
 from doubtless.losses.contrastive import Reduction
-
-BLOCK = 512  # columns of a symmetric product that are computed at a time: what lies above them is known
 
 
 def check_kronecker(*, geometry: str, approximation: str) -> None:
@@ -146,9 +144,10 @@ class KroneckerSums:
     ) -> None:
         self.geometry, self.approximation, self.reduction = geometry, approximation, reduction
         kinds = 2 if negatives and approximation != "positive" else 1
-        zeros = partial(torch.zeros, dtype=torch.float64, device=device)
-        self._of_inputs: Tensor = zeros((kinds, inputs, inputs))  # below the diagonal only
-        self._of_outputs: Tensor | None = None if geometry == "linear" else zeros((kinds, dim, dim))
+        self._of_inputs = [SymmetricSum(inputs, device=device) for _ in range(kinds)]
+        self._of_outputs: Tensor | None = None
+        if geometry != "linear":
+            self._of_outputs = torch.zeros(kinds, dim, dim, dtype=torch.float64, device=device)
         self.pairs = torch.zeros(2, dtype=torch.int64, device=device)
         """How many are averaged over: positive, negative."""
 
@@ -171,10 +170,7 @@ class KroneckerSums:
 
     def _add(self, kind: int, points: _Points, pairs: Tensor) -> None:
         traces = _traces(points, pairs, geometry=self.geometry, cross=self.approximation != "fixed")
-        left, right = traces.left.double(), traces.right.double()
-        for start in range(0, left.shape[1], BLOCK):
-            below, block = slice(start, None), slice(start, start + BLOCK)
-            self._of_inputs[kind, below, block].addmm_(left[:, below].T, right[:, block])
+        self._of_inputs[kind].add(traces.left, traces.right)
         if self._of_outputs is not None and traces.output is not None:
             self._of_outputs[kind] += traces.output
 
@@ -188,8 +184,7 @@ class KroneckerSums:
         def mean(sums: Tensor) -> Tensor:
             return torch.einsum("k,kij->ij", weights[: len(sums)], sums)
 
-        lower = mean(self._of_inputs).tril_()
-        of_inputs = lower + lower.tril(-1).T
+        of_inputs = mean(torch.stack([total.value() for total in self._of_inputs]))
         return KroneckerGGN(of_inputs, None if self._of_outputs is None else mean(self._of_outputs))
 
 
