@@ -226,7 +226,7 @@ def test_younger_settings_of_a_method_s_own_section_leave_keys_alone(monkeypatch
     }
     before = "4d72c9968e79"  # worked out before there was laplace.tune.meant_for
     assert run_key(make_config(plain)) == before
-    for setting in ("laplace.tune.meant_for=9000", "laplace.refit=true"):
+    for setting in ("laplace.tune.meant_for=9000", "laplace.refit=true", "laplace.covariance=kronecker"):
         assert run_key(make_config(with_overrides(plain, [setting]))) != before
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from doubtless.laplace import DiagonalPosterior
+from doubtless.laplace import DiagonalPosterior, KroneckerPosterior, posterior_from_tensors
 from doubtless.runs import Run
 
 GRID = ["--set", "laplace.tune.grid=6"]
@@ -89,6 +89,27 @@ def test_features_become_a_posterior_file(doubtless, arrays: Path, tmp_path: Pat
     assert code == 0, err
     assert "on the 60 images that chose them" in out
     assert f"{found['validation']['recall@1']:.4f}" in out
+
+
+@pytest.mark.parametrize("geometry", ["arccos", "linear"])
+def test_features_become_a_kronecker_posterior(
+    doubtless, arrays: Path, tmp_path: Path, geometry: str
+) -> None:
+    out = tmp_path / "p.safetensors"
+    more = ["--set", "laplace.covariance=kronecker", "--set", f"laplace.geometry={geometry}", "--json"]
+    head = ["--head", arrays / "head.npy"]
+    code, printed, err = doubtless(
+        "--features", arrays / "f.npy", "--labels", arrays / "y.npy", "--out", out, *head, *GRID, *more
+    )
+    assert code == 0, err
+    record = json.loads(printed)["record"]
+    posterior = posterior_from_tensors(load_file(out))
+    assert isinstance(posterior, KroneckerPosterior)
+    assert (record["covariance"], record["scale"]) == ("kronecker", pytest.approx(posterior.scale))
+    given = torch.from_numpy(np.load(arrays / "head.npy")).float()
+    weight, bias = posterior.head()
+    torch.testing.assert_close(weight, given[:, :12], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(bias, given[:, 12], rtol=1e-4, atol=1e-5)
 
 
 def test_held_out_features_are_not_fitted(doubtless, arrays: Path, tmp_path: Path) -> None:

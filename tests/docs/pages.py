@@ -26,7 +26,7 @@ from typing import Any
 
 Furnish = Callable[[Iterable[str]], None]
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN, SHOWN = ("python", "sh"), ("text", "yaml", "toml", "json")
 """Languages that are executed, and those that are read only."""
 

@@ -11,7 +11,8 @@ from safetensors.torch import load, save
 from scipy.optimize import minimize
 from torch import Tensor
 
-from doubtless.doubt.doubt import Doubt, error_weights, unseen_odds
+from doubtless.doubt.doubt import Doubt
+from doubtless.doubt.odds import error_weights, unseen_odds
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.doubt.signals import PARTS, hit_signals, query_signals
@@ -207,9 +208,9 @@ def test_no_argument_takes_an_out_of_distribution_image() -> None:
     taken = set(inspect.signature(Doubt.fit).parameters) | set(
         inspect.signature(Doubt.for_gallery).parameters
     )
-    assert taken == {
-        "embedding", "labels", "gallery", "gallery_labels", "features", "known", "score", "generator", "self",
-    }  # fmt: skip
+    inputs = {"embedding", "labels", "gallery", "gallery_labels", "features", "known"}
+    assert taken == inputs | {"leverage", "score", "generator", "self"}
+    assert inspect.signature(Doubt.fit).parameters["leverage"].annotation == "bool"
 
 
 def test_another_gallery_keeps_weights_and_takes_its_own_tails(fitted: Doubt) -> None:

@@ -304,3 +304,24 @@ def test_trials_need_queries_and_classes() -> None:
     assert trial(few, by_class=True) == {}
     with pytest.raises(InputError, match="false_alarm"):
         Targets(false_alarm=1.0)
+
+
+def test_leverage_follows_what_the_gallery_holds(tmp_path: Path) -> None:
+    embedding, labels = gallery(300)
+    flat = Embedding.point(embedding.location * torch.tensor([1.0] * 5 + [0.01] * 3))
+    stranger = Embedding.point(torch.tensor([[0.0] * 5 + [1.0] * 3]))
+    with fill(tmp_path / "index", flat, labels) as index:
+        shop = Gallery(index)
+        assert shop.calibrate(target_error=0.2, novelty="leverage")["novelty_of"] == "directions"
+        before = shop.ask(flat[:50])
+        assert float(shop.ask(stranger).doubt.chances["leverage"][0]) < 0.01  # type: ignore[union-attr]
+        more = Embedding.point(
+            stranger.location + 0.1 * torch.randn(60, 8, generator=torch.Generator().manual_seed(1))
+        )
+        shop.add(embedding=more, ids=[f"more {item}" for item in range(60)], labels=["new"] * 60)
+        assert float(shop.ask(stranger).doubt.chances["leverage"][0]) > 0.05  # type: ignore[union-attr]
+        shop.remove([f"more {item}" for item in range(60)])
+        again = shop.ask(flat[:50])
+        torch.testing.assert_close(again.total_doubt, before.total_doubt)
+    with FolderIndex.open(tmp_path / "index") as index:
+        torch.testing.assert_close(Gallery(index).ask(flat[:50]).total_doubt, before.total_doubt)

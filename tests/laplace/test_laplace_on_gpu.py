@@ -157,7 +157,7 @@ def test_choosing_pairs_does_not_wait_and_is_captured(kind: str, reduction: str)
             curvature_negative_weight=0.2, curvature_reduction="all",
         )  # fmt: skip
         (gradient,) = torch.autograd.grad(step.loss, weight)
-        return step.loss.detach(), gradient, step.of_weight
+        return step.loss.detach(), gradient, step.curvature[0]
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -73,8 +73,8 @@ def test_a_step_its_gradient_and_its_curvature(
 ) -> None:
     def work(given: Inputs) -> list[Tensor]:
         step = step_of(given, geometry, approximation, chosen, reduction)
-        assert step.of_bias is not None
-        return [step.loss, step.of_weight, step.of_bias]
+        assert step.curvature[1] is not None
+        return [step.loss, step.curvature[0], step.curvature[1]]
 
     assert_same_on_device(work, NUMBERS, dtype)
 

@@ -218,7 +218,7 @@ def test_tuning_takes_no_more_images_than_asked_for(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(laplace_head, "tune", watching)
-        method.laplace.tune(method.head, part)
+        method.laplace.tune(method.head, part, part, run.config)
     assert seen == [expected]
     assert len(part.labels) == 48
 
@@ -229,7 +229,8 @@ def test_a_ratio_that_is_given_is_held(run: Run) -> None:
     for ratio in (1e-3, 10.0):
         options = method.laplace.options.tune.model_copy(update={"grid": 5, "ratio": ratio})
         method.laplace.options = method.laplace.options.model_copy(update={"tune": options})
-        method.laplace.tune(method.head, subset_of(method, data.validation))
+        parts = subset_of(method, data.validation), subset_of(method, data.train)
+        method.laplace.tune(method.head, *parts, run.config)
         tau, prior = float(method.laplace.scale), float(method.laplace.prior_precision)
         mean = float(method.laplace.posterior(method.head).flat_curvature().mean())
         assert prior / (tau * mean) == pytest.approx(ratio, rel=1e-4)

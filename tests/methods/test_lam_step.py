@@ -76,7 +76,7 @@ def test_curvature_is_that_of_contrastive_ggn(geometry, approximation, labels, r
             torch.nn.functional.linear(*problem), classes, margin=1.3, reduction=reduction
         )
         torch.testing.assert_close(step.loss, plain)  # whatever the curvature's own weights
-        torch.testing.assert_close((step.of_weight, step.of_bias), expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(step.curvature, expected, rtol=1e-10, atol=1e-12)
         assert bool(step.valid) == bool((expected[0] != 0).any())
 
 
@@ -109,7 +109,7 @@ def test_chosen_pairs_are_the_only_ones_and_averages_run_over_them(geometry: str
     y[y < 0] /= count
     assert float(step.loss) == pytest.approx(sum(pulled) / 2 + sum(pushed) / count, rel=1e-12)
     expected = brute_force_ggn(features, weight, bias, y, geometry=geometry, approximation="full")
-    torch.testing.assert_close((step.of_weight, step.of_bias), expected, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(step.curvature, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -138,8 +138,8 @@ def test_a_zero_output_gives_no_curvature_no_gradient_and_no_nan(geometry: str) 
     weight.requires_grad_()
     step = contrastive_step(features, weight, None, labels, margin=1.3, geometry=geometry)
     expected = contrastive_ggn(features, weight, None, labels, margin=1.3, geometry=geometry)[0]
-    torch.testing.assert_close(step.of_weight, expected)
-    assert step.of_bias is None
+    torch.testing.assert_close(step.curvature[0], expected)
+    assert step.curvature[1] is None
     assert bool(torch.isfinite(torch.autograd.grad(step.loss, weight)[0]).all())
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_read_back_to_the_host(reduction: str, curvature_reduction: s
         )  # fmt: skip
         step.loss.backward()
         assert weight.grad is not None
-        assert step.of_weight.shape == (3, 4)
+        assert step.curvature[0].shape == (3, 4)
         with pytest.raises(DataDependentOutputException):
             bool(step.valid)
 
@@ -167,7 +167,7 @@ def test_under_autocast_curvature_stays_in_float32_and_gradients_arrive() -> Non
     plain = contrastive_step(features, weight, bias, labels, margin=1.3)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         step = contrastive_step(features, weight, bias, labels, margin=1.3)
-    assert step.of_weight.dtype == step.loss.dtype == torch.float32
+    assert step.curvature[0].dtype == step.loss.dtype == torch.float32
     assert float(step.loss) == pytest.approx(float(plain.loss), rel=0.05)
     expected, found = (torch.autograd.grad(one.loss, weight)[0] for one in (plain, step))
     torch.testing.assert_close(found, expected, rtol=0.2, atol=0.02)
@@ -193,7 +193,7 @@ def test_outputs_too_short_to_have_a_direction_count_as_zero() -> None:
     step = contrastive_step(features, weight, None, labels, margin=1.3)
     features[1] = 0
     expected = contrastive_step(features, weight, None, labels, margin=1.3)
-    torch.testing.assert_close((step.loss, step.of_weight), (expected.loss, expected.of_weight))
+    torch.testing.assert_close((step.loss, step.curvature[0]), (expected.loss, expected.curvature[0]))
 
 
 def test_a_broken_output_is_not_hidden() -> None:

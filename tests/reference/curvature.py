@@ -1,7 +1,8 @@
 """Curvature of the contrastive loss by brute force: explicit Jacobians, one pair at a time, from autograd.
 
 Knows nothing of the closed form. The model is what is linearised, the loss is differentiated twice:
-`euclidean`: model h ↦ z/‖z‖, loss ½ y ‖o_i − o_j‖²; `arccos`: model h ↦ z, loss y (1 − cos(z_i, z_j)).
+`euclidean`: model h ↦ z/‖z‖, loss ½ y ‖o_i − o_j‖²; `arccos`: model h ↦ z, loss y (1 − cos(z_i, z_j));
+`linear`: model h ↦ z, loss ½ y ‖z_i − z_j‖².
 """
 
 from __future__ import annotations
@@ -45,10 +46,27 @@ def brute_force_ggn(
     approximation: str,
 ) -> tuple[Tensor, Tensor]:
     """Diagonal GGN of weight (D, F) and bias (D,); weights (B, B) holds y_ij for i<j."""
+    whole = brute_force_whole_ggn(
+        features, weight, bias, weights, geometry=geometry, approximation=approximation
+    ).diagonal()
+    dim, width = weight.shape
+    return whole[: dim * width].reshape(dim, width), whole[dim * width :]
+
+
+def brute_force_whole_ggn(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    weights: Tensor,
+    *,
+    geometry: str,
+    approximation: str,
+) -> Tensor:
+    """The GGN itself, (D·F + D, D·F + D): the weights row by row, then the biases."""
     dim, width = weight.shape
     offset = torch.zeros(dim, dtype=weight.dtype) if bias is None else bias
     flat = torch.cat([weight.reshape(-1), offset])
-    total = torch.zeros_like(flat)
+    total = torch.zeros(len(flat), len(flat), dtype=flat.dtype)
     outputs = features @ weight.T + offset
     for i in range(len(features)):
         for j in range(i + 1, len(features)):
@@ -58,7 +76,7 @@ def brute_force_ggn(
             if outputs[i].norm() == 0 or outputs[j].norm() == 0:
                 continue  # a direction that does not exist
             total += _pair(features[[i, j]], flat, y, (dim, width), geometry, approximation)
-    return total[: dim * width].reshape(dim, width), total[dim * width :]
+    return total
 
 
 def _pair(h: Tensor, flat: Tensor, y: float, shape: tuple[int, int], geometry: str, approx: str) -> Tensor:
@@ -70,7 +88,7 @@ def _pair(h: Tensor, flat: Tensor, y: float, shape: tuple[int, int], geometry: s
 
     def loss(output: Tensor) -> Tensor:
         first, second = output.reshape(2, dim)
-        if geometry == "euclidean":
+        if geometry != "arccos":
             return 0.5 * y * (first - second).square().sum()
         return y * (1 - torch.dot(first, second) / (first.norm() * second.norm()))
 
@@ -79,4 +97,4 @@ def _pair(h: Tensor, flat: Tensor, y: float, shape: tuple[int, int], geometry: s
     if approx == "fixed":
         H[:dim, dim:] = 0
         H[dim:, :dim] = 0
-    return (J * (H @ J)).sum(0)
+    return J.T @ H @ J

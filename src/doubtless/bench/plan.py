@@ -60,6 +60,8 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("proxy", "start"): "fixed",
     ("proxy", "gap"): None,
     ("laplace", "reduction"): None,
+    ("laplace", "covariance"): "diagonal",
+    ("laplace", "refactor"): 100,
 }
 
 # Keys that are no more, with the value that they had: runs keep the names they have.

@@ -37,7 +37,8 @@ def calibrate(
         str,
         typer.Option(
             help="What an image must be like not to be new: features of the items' images (features), their "
-            "embeddings (directions), or features where model and images can be found (auto)."
+            "embeddings (directions), these and the space they fill (leverage), or features where model and "
+            "images can be found (auto)."
         ),
     ] = "auto",
     most: Annotated[int, typer.Option(min=20, help="Queries used at most, drawn at random.")] = 20_000,

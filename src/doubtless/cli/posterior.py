@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from doubtless.config import Config
-    from doubtless.laplace import DiagonalPosterior, Head
+    from doubtless.laplace import Head, Posterior
 
 METHOD = "lam-posthoc"
 FEATURE_KEYS = ("laplace.", "loss.margin=", "loss.negative_weight=", "seed=")
@@ -49,6 +49,8 @@ def posterior(
     Example: doubtless posterior runs/first --out runs/first-posterior
 
     Example: doubtless posterior --features f.npy --labels y.npy --out posterior.safetensors
+
+    Example: doubtless posterior runs/first --set laplace.covariance=kronecker
     """
     if (run is None) == (features is None):
         raise InputError("Name either a run, or --features with --labels.")
@@ -138,7 +140,7 @@ def _of_features(
 
 def _fit(
     config: Config, train: tuple[Tensor, Tensor], held_out: tuple[Tensor, Tensor], start: Any, dim: int | None
-) -> tuple[dict[str, Any], DiagonalPosterior]:
+) -> tuple[dict[str, Any], Posterior]:
     """The same steps as the method's: curvature, then τ and λ."""
     import torch
 
@@ -147,14 +149,23 @@ def _fit(
     from doubtless.methods.laplace_head import LaplaceHead, LaplaceOptions, curvature_options
 
     generator = torch.Generator().manual_seed(config.seed)
-    found = fit(*train, start, dim=dim, options=curvature_options(config), generator=generator)
-    width, embedding_dim = found.weight.T.shape
-    layer = torch.nn.Linear(width, embedding_dim, bias=found.bias is not None)
-    layer.load_state_dict({"weight": found.weight} | ({} if found.bias is None else {"bias": found.bias}))
-    laplace = LaplaceHead(layer, config.section("laplace", LaplaceOptions))
+    options = config.section("laplace", LaplaceOptions)
+    found = fit(
+        *train,
+        start,
+        dim=dim,
+        covariance=options.covariance,
+        options=curvature_options(config),
+        generator=generator,
+    )
+    weight, bias = found.head()
+    layer = torch.nn.Linear(weight.shape[1], len(weight), bias=bias is not None)
+    layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias}))
+    laplace = LaplaceHead(layer, options)
     laplace.start(layer, images=len(train[0]))
     laplace.keep(found.with_scale(float(laplace.scale), float(laplace.prior_precision)))
-    laplace.tune(layer, Subset(held_out[1], lambda: held_out[0]), seed=config.seed)
+    chosen_on, fitted = Subset(held_out[1], lambda: held_out[0]), Subset(train[1], lambda: train[0])
+    laplace.tune(layer, chosen_on, fitted, config)
     return laplace.record(), laplace.posterior(layer)
 
 

@@ -6,7 +6,8 @@ An answer is doubtful for two reasons, and they are learned apart:
 logistic regression with weights that are never negative, fitted on known queries' mistakes: odds z.
 
 *It may be unlike anything known.* The oddity of what the query says of itself (image, model, novelty of its
-features) has a tail probability p among known queries, counted; no out-of-distribution image takes part.
+features or its direction) has a tail probability p among known queries, counted; no out-of-distribution image
+takes part.
 
     doubt = 1 − (1 − σ(z)) · 1/(1 + (level/p)³)
 
@@ -17,7 +18,7 @@ level is the largest that costs the ordering of known queries' mistakes at most 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +26,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from doubtless.doubt.leverage import Leverage
 from doubtless.doubt.novelty import Novelty
+from doubtless.doubt.odds import error_weights, mean_shift, unseen_odds
 from doubtless.doubt.parts import DoubtParts
 from doubtless.doubt.queries import known_queries
 from doubtless.doubt.signals import DEPTH, PART_OF, PARTS, Signals, contradictions, hit_signals, query_signals
@@ -33,7 +36,7 @@ from doubtless.doubt.tails import SIGNALS as ODD
 from doubtless.doubt.tails import Oddity, Tail
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.logistic import cross_fit, fit_logistic, folds_of
+from doubtless.index.moments import Moments
 from doubtless.metrics.uncertainty import error_auroc
 from doubtless.search.hits import Hits
 from doubtless.search.relevance import Truth
@@ -75,6 +78,8 @@ class Doubt:
     """Known features; None: the doubt was fitted without novelty."""
     record: Mapping[str, Any] = field(default_factory=dict)
     """How it was fitted: queries, mistakes, error AUROC before and after novelty."""
+    leverage: Leverage | None = None
+    """The space of the gallery's directions; None: the doubt was fitted without it."""
 
     @classmethod
     def fit(
@@ -86,6 +91,7 @@ class Doubt:
         gallery_labels: Truth | None = None,
         features: Tensor | None = None,
         known: Novelty | None = None,
+        leverage: bool = False,
         score: ScoreName = "direction",
         generator: torch.Generator | None = None,
     ) -> Doubt:
@@ -95,6 +101,7 @@ class Doubt:
         features  (n, F) of the queries before the head; None: their directions
         known     what is not new, with its own features: the training part of a closed set. None: the queries'
                   own features, themselves left out
+        leverage  looks at the space that the queries' directions fill as well, themselves left out
         """
         generator = torch.Generator().manual_seed(0) if generator is None else generator
         if labels is not None and (gallery is None) != (gallery_labels is None):
@@ -110,10 +117,16 @@ class Doubt:
             known=known,
             score=score,
             generator=generator,
+            with_leverage=leverage,
         )
         groups = labels.to(queries.rows.device)[queries.rows] if isinstance(labels, Tensor) else None
         return cls.fit_signals(
-            queries.signals, queries.wrong, groups=groups, novelty=queries.novelty, generator=generator
+            queries.signals,
+            queries.wrong,
+            groups=groups,
+            novelty=queries.novelty,
+            leverage=queries.leverage,
+            generator=generator,
         )
 
     @classmethod
@@ -125,6 +138,7 @@ class Doubt:
         generator: torch.Generator,
         groups: Tensor | None = None,
         novelty: Novelty | None = None,
+        leverage: Leverage | None = None,
     ) -> Doubt:
         """From signals of known queries, (n,) each, and whether their first hits were wrong, (n,).
 
@@ -135,7 +149,7 @@ class Doubt:
             raise InputError("No signal differs between the known queries; there is nothing to doubt by.")
         tails = {name: Tail(value) for name, value in signals.items()}
         oddity = _oddity(signals)
-        plain = cls(tails, _plain(tails), PLAIN_INTERCEPT, oddity, LEVELS[0], novelty)
+        plain = cls(tails, _plain(tails), PLAIN_INTERCEPT, oddity, LEVELS[0], novelty, leverage=leverage)
         count = len(next(iter(signals.values())))
         if wrong is None:
             return replace(plain, record={"queries": count, "mistakes": None})
@@ -167,7 +181,7 @@ class Doubt:
         features   (n, F) before the head, where it was fitted with features; else directions of `queries` serve
         queries    the embedded queries: needed where it was fitted with image, model or novelty
         positions  (n, k, 2) of the hits in metres, for galleries of places
-        itself     (n,) the row of each query among the known features, where it is one of them
+        itself     (n,) where the queries are of what is known: the row of each among the known features
         """
         signals = self.signals(hits, features, queries=queries, positions=positions, itself=itself)
         return self.of_signals(signals, hits, positions=positions)
@@ -214,6 +228,8 @@ class Doubt:
         elif self.novelty is not None and described is not None:
             away = self.novelty.distance(described, exclude=itself)
             signals["novelty"] = away.double().to(hits.score.device)
+        if self.leverage is not None and queries is not None:
+            signals["leverage"] = self.leverage.of(queries.direction, own=itself is not None)
         if missing := [name for name in self.tails if name not in signals]:
             raise InputError(
                 f"The doubt was fitted with {', '.join(missing)}; give the embedded queries (and their features, "
@@ -225,6 +241,12 @@ class Doubt:
     def wants_features(self) -> bool:
         """Whether novelty is of features before the head, which only an image has; a vector gets the usual one."""
         return self.record.get("novelty_of") == "features"
+
+    def among(self, moments: Moments) -> Doubt:
+        """The same in a gallery that has changed since, by the moments of what it holds now."""
+        if self.leverage is None or self.leverage.moments is moments:
+            return self
+        return replace(self, leverage=Leverage(moments, ridge=self.leverage.ridge))
 
     def for_gallery(
         self,
@@ -253,6 +275,7 @@ class Doubt:
             known=known,
             score=score,
             generator=generator,
+            with_leverage=self.leverage is not None,
         )
         signals = {name: value.cpu() for name, value in items.signals.items()}
         if missing := [name for name in self.tails if name not in signals]:
@@ -262,17 +285,23 @@ class Doubt:
         tails = {
             name: Tail(signals[name]) if _varies(signals[name]) else tail for name, tail in self.tails.items()
         }
-        here = replace(self, tails=tails, oddity=_oddity(signals), novelty=items.novelty)
+        here = replace(
+            self, tails=tails, oddity=_oddity(signals), novelty=items.novelty, leverage=items.leverage
+        )
         if not self.record.get("mistakes"):
             return here  # weights that no mistake has confirmed say nothing of the mean
         mixed = replace(here, tails={name: (self if name in SHARES else here).tails[name] for name in tails})
         expected = float(torch.sigmoid(mixed._odds(signals)).mean())
-        return replace(here, intercept=here.intercept + _shift(here._odds(signals), expected))
+        return replace(here, intercept=here.intercept + mean_shift(here._odds(signals), expected))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON for `Index.attach`."""
         tensors = {f"tail.{name}": tail.sample.cpu() for name, tail in self.tails.items()}
-        for prefix, part in (("oddity", self.oddity), ("novelty", self.novelty)):
+        for prefix, part in (
+            ("oddity", self.oddity),
+            ("novelty", self.novelty),
+            ("leverage", self.leverage),
+        ):
             if part is not None:
                 tensors |= {f"{prefix}.{name}": value.contiguous() for name, value in part.tensors().items()}
         plain = {"schema": 1, "intercept": self.intercept, "level": self.level, "weights": dict(self.weights)}
@@ -283,7 +312,7 @@ class Doubt:
         """The doubt whose `state` this is."""
         if record.get("schema", 0) > 1:
             raise InputError("This doubt was written by a newer doubtless; update to read it.")
-        oddity, novelty = (_below(tensors, prefix) for prefix in ("oddity", "novelty"))
+        oddity, novelty, leverage = (_below(tensors, prefix) for prefix in ("oddity", "novelty", "leverage"))
         return cls(
             {name: Tail(tensors[f"tail.{name}"]) for name in record["signals"]},
             dict(record["weights"]),
@@ -292,6 +321,7 @@ class Doubt:
             float(record["level"]),
             Novelty.from_tensors(novelty) if novelty else None,
             dict(record["fit"]),
+            Leverage.from_tensors(leverage) if leverage else None,
         )
 
     def _odds(self, signals: Mapping[str, Tensor]) -> Tensor:
@@ -324,27 +354,6 @@ class Doubt:
         return level, {"error_auroc": alone, "error_auroc_with_novelty": combined}
 
 
-def error_weights(ranks: Tensor, wrong: Tensor, *, prior: Tensor | None = None) -> Tensor:
-    """Weights (s + 1,), the intercept last, of ranks (n, s) for "the first hit is wrong" (n,), none negative.
-
-    A signal that is odder may raise the doubt and never lower it: so the doubt can be told in parts, and a fit to
-    few mistakes cannot learn that far hits are good ones. `prior` (s,) are the weights no mistakes would leave.
-    """
-    return fit_logistic(ranks, wrong, centre=prior, lower=torch.zeros(ranks.shape[1]))
-
-
-def unseen_odds(
-    ranks: Tensor, wrong: Tensor, *, prior: Tensor | None, groups: Tensor, generator: torch.Generator
-) -> Tensor:
-    """Log-odds (n,) of every query from weights that saw none of its group (n,)."""
-
-    def fit(seen: Tensor) -> Callable[[Tensor], Tensor]:
-        weights = error_weights(ranks[seen], wrong[seen], prior=prior)
-        return lambda others: others @ weights[:-1] + weights[-1]
-
-    return cross_fit(ranks, folds_of(groups, generator=generator), fit)
-
-
 def _plain(names: Sequence[str] | Mapping[str, Tail]) -> dict[str, float]:
     return {name: PLAIN.get(name, 0.0) for name in names}
 
@@ -358,15 +367,6 @@ def _varies(values: Tensor) -> bool:
 def _oddity(signals: Mapping[str, Tensor]) -> Oddity | None:
     varying = {name: signals[name] for name in ODD if name in signals and _varies(signals[name])}
     return Oddity(varying) if varying else None
-
-
-def _shift(odds: Tensor, expected: float) -> float:
-    """What to add to log-odds (n,) so that their mean probability is `expected`; bisection."""
-    low, high = -40.0, 40.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if float(torch.sigmoid(odds + middle).mean()) < expected else (low, middle)
-    return low
 
 
 def _enough(groups: Tensor, count: int) -> Tensor:

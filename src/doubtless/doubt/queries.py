@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from doubtless.doubt.leverage import Leverage
 from doubtless.doubt.novelty import Novelty
 from doubtless.doubt.signals import DEPTH, Signals, hit_signals, query_signals
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.index.moments import Moments
 from doubtless.search.hits import Hits, hits_among
 from doubtless.search.relevance import Positions, Truth, is_right
 from doubtless.search.scores import ScoreName
@@ -26,6 +28,7 @@ class KnownQueries:
     signals: Signals
     wrong: Tensor | None  # (n,) whether the first hit is; None where nobody knows
     novelty: Novelty
+    leverage: Leverage | None
 
 
 def known_queries(
@@ -38,11 +41,12 @@ def known_queries(
     known: Novelty | None,
     score: ScoreName,
     generator: torch.Generator,
+    with_leverage: bool,
 ) -> KnownQueries:
     """Searches the gallery with at most 10,000 of the items, or all items with each of them, itself left out.
 
     Without `features` (n, F) the directions serve; without `known` the items' own features are what is known, each
-    item left out for itself.
+    item left out for itself. with_leverage: in the space of the items' directions, each left out for itself.
     """
     if len(embedding) < 2:
         raise InputError(f"A doubt is fitted on at least 2 known queries, got {len(embedding)}.")
@@ -59,11 +63,15 @@ def known_queries(
     signals = hit_signals(hits, positions=positions) | query_signals(queries)
     away = novelty.distance(described[rows.to(described.device)], exclude=rows if known is None else None)
     signals["novelty"] = away.double().to(hits.score.device)
+    leverage = None
+    if with_leverage:
+        leverage = Leverage(Moments.of(embedding.direction))
+        signals["leverage"] = leverage.of(queries.direction, own=True).to(hits.score.device)
     wrong = None
     if truth is not None and among_truth is not None:
         truth, among_truth = truth.to(rows.device), among_truth.to(rows.device)
         wrong = ~is_right(truth, among_truth, rows=rows, found=hits.row[:, 0])
-    return KnownQueries(rows, signals, wrong, novelty)
+    return KnownQueries(rows, signals, wrong, novelty, leverage)
 
 
 def hits_with_truth(

@@ -11,6 +11,8 @@ contested     gallery   the same share, hits weighted by how near they are: exp(
 ratio         gallery   first distance over second, √(2 − 2 cos) each
 distance      distance  √(2 − 2 cos) to the first hit
 novelty       novelty   1 − cos to the nearest known feature (`doubtless.doubt.novelty`)
+leverage      novelty   how far outside the space that the gallery's directions fill (`doubtless.doubt.leverage`);
+                        where it is asked for
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ PART_OF = {
     "ratio": "gallery",
     "distance": "distance",
     "novelty": "novelty",
+    "leverage": "novelty",
 }
 
 Signals = dict[str, Tensor]

@@ -15,9 +15,9 @@ exponential tail does whose mean excess is that of the sample's upper tenth, so 
 score z = Φ⁻¹(rank) among known queries, so that its scale does not matter. The Mahalanobis distance of the scores
 is that of a Gaussian copula (Sklar 1959). It notices what no single tail does: out-of-distribution images are
 often *too* sure (a large norm, a small spread), and some signals never go together. A feature that is nearer to a
-known one than usual is no oddity: of novelty only the upper side counts. The distance's −log p and that of
-novelty alone are added, as Fisher (1925) adds two tests; what the sum is worth is counted among known queries
-again, since the two are not independent.
+known one than usual is no oddity: of novelty and leverage only the upper side counts. The distance's −log p and
+those of novelty alone and of leverage alone are added, as Fisher (1925) adds tests; what the sum is worth is
+counted among known queries again, since they are not independent.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def _mean_excess(ordered: Tensor) -> float:
     return excess if excess > 0 else float((ordered - ordered[0]).mean())
 
 
-SIGNALS = ("image", "model", "novelty")  # what a query says of itself; its hits speak of errors
-ONE_SIDED = frozenset({"novelty"})
+SIGNALS = ("image", "model", "novelty", "leverage")  # what a query says of itself; its hits speak of errors
+ONE_SIDED = ("novelty", "leverage")
 RIDGE = 1e-3  # of the covariance of scores: two signals that are one must not divide by 0
 FAR = 30.0  # −log p from which the normal quantile is taken by its asymptote: 1 − p rounds to 1 at 36
 
@@ -135,11 +135,12 @@ class Oddity:
         return (centred @ self.precision.to(centred.device) * centred).sum(1)
 
     def statistic(self, signals: Mapping[str, Tensor]) -> Tensor:
-        """Fisher's sum, (n,): −log p of the distance, and of novelty where it is known."""
-        apart = self.apart.surprise(self.distance(signals))
-        if "novelty" not in self.tails:
-            return apart
-        return apart + self.tails["novelty"][0].surprise(signals["novelty"])
+        """Fisher's sum, (n,): −log p of the distance, and of novelty and leverage where they are known."""
+        total = self.apart.surprise(self.distance(signals))
+        for name in ONE_SIDED:
+            if name in self.tails:
+                total = total + self.tails[name][0].surprise(signals[name])
+        return total
 
     def surprise(self, signals: Mapping[str, Tensor]) -> Tensor:
         """−log of the share of known queries that are as odd, (n,)."""

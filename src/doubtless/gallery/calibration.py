@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from doubtless.data import Progress
     from doubtless.gallery.gallery import Gallery
 
-NoveltyOf = Literal["auto", "features", "directions"]
+NoveltyOf = Literal["auto", "features", "directions", "leverage"]
 MOST = 20_000
 """Queries an index is calibrated with at most; more would sharpen nothing that can be seen."""
 MOST_ABSENT = 4_000
@@ -45,6 +45,7 @@ def calibrate(
     labels: Sequence[str] | None = None,
     combined: bool = True,
     features_of: FeaturesOf | None = None,
+    leverage: bool = False,
     most: int = MOST,
     seed: int = 0,
 ) -> dict[str, Any]:
@@ -54,14 +55,17 @@ def calibrate(
     combined          fits and saves the combined doubt, and abstains by it; else by 1 − P(first hit right)
     features_of       features before the head of items' images, by which the combined doubt then tells what is
                       new; None: directions serve
+    leverage          the combined doubt looks at the space that the gallery's directions fill as well
     most              queries used, drawn at random with `seed` where there are more
     """
     known, counts, embedding, rows = calibration_queries(
         index, queries=queries, labels=labels, most=most, seed=seed
     )
-    fitter = (
-        DoubtFitter(index, known, embedding, rows, features_of=features_of, seed=seed) if combined else None
-    )
+    fitter = None
+    if combined:
+        fitter = DoubtFitter(
+            index, known, embedding, rows, features_of=features_of, leverage=leverage, seed=seed
+        )
     calibration = fit.calibrate(known, targets, fit_doubt=fitter, seed=seed)
     pairs = PairCalibrator.fit(embedding, known.label) if _can_pair(known.label) else None
     doubt = None if fitter is None else fitter.fitted
@@ -147,7 +151,7 @@ def feature_reader(
     """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
     if novelty not in get_args(NoveltyOf):
         raise InputError(f"There is no novelty of {novelty!r}{nearest(novelty, get_args(NoveltyOf))}")
-    if novelty == "directions" or (novelty == "auto" and not _can_look(gallery)):
+    if novelty in {"directions", "leverage"} or (novelty == "auto" and not _can_look(gallery)):
         return None
     return ItemFeatures(gallery.index, gallery.model, progress=progress)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from doubtless.calibration.fit import DoubtOf, Known
 from doubtless.doubt.doubt import Doubt
+from doubtless.doubt.leverage import Leverage
 from doubtless.doubt.novelty import Novelty
 from doubtless.doubt.signals import hit_signals, query_signals
 from doubtless.embedding import Embedding
@@ -39,7 +40,8 @@ class DoubtFitter:
 
     What is not new is what the gallery holds: novelty is the distance to the nearest of its items, the query's own
     left out (`own` (n,): its row in the index; None for queries from outside). With `features_of` distances are
-    those of features before the head, else of directions.
+    those of features before the head, else of directions. With `leverage` the space that all of the gallery's
+    directions fill is looked at as well.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class DoubtFitter:
         own: Tensor | None,
         *,
         features_of: FeaturesOf | None = None,
+        leverage: bool = False,
         seed: int = 0,
     ) -> None:
         """Prepares what novelty is measured against; `queries` are the known queries' embeddings."""
@@ -69,6 +72,7 @@ class DoubtFitter:
         else:
             reference = index.embedding(rows).direction
         self.novelty = Novelty.fit(reference, generator=self.generator)
+        self.leverage = Leverage(index.moments()) if leverage else None
         self.fitted: Doubt | None = None
 
     def __call__(self, rows: Tensor) -> DoubtOf:
@@ -77,11 +81,14 @@ class DoubtFitter:
         signals = hit_signals(self.known.hits[rows]) | query_signals(asked)
         own = asked.direction if self.features is None else self.features[rows]
         signals["novelty"] = self.novelty.distance(own, exclude=self._own(rows)).double()
+        if self.leverage is not None:
+            signals["leverage"] = self.leverage.of(asked.direction, own=self.itself is not None)
         made = Doubt.fit_signals(
             signals,
             ~self.known.right[rows, 0],
             groups=self.known.label[rows],
             novelty=self.novelty,
+            leverage=self.leverage,
             generator=self.generator,
         )
         seen = {"novelty_of": "directions" if self.features is None else "features"}

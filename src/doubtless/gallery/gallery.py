@@ -296,7 +296,8 @@ class Gallery:
         queries    labelled queries from outside, with `labels`; None: the gallery's own items search all others
         pairs      ids of two items and whether they are the same: match probability only
         novelty    what an image must be like not to be new: "features" of the items' images, their embeddings
-                   ("directions"), or features where model and images can be found ("auto")
+                   ("directions"), these and the space that they fill ("leverage"), or features where model and
+                   images can be found, else embeddings ("auto")
         most       queries used, drawn at random with `seed` where there are more
         """
         from doubtless.gallery import calibration
@@ -314,6 +315,7 @@ class Gallery:
                 features_of=None
                 if queries is not None
                 else calibration.feature_reader(self, novelty, progress=progress),
+                leverage=novelty == "leverage",
                 most=most or calibration.MOST,
                 seed=seed,
             )

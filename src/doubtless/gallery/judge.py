@@ -184,7 +184,8 @@ class Judge:
         if calibrated.covering is not None and chance is not None:
             sizes = calibrated.covering.sizes(chance[:, :DEPTH], confidence=confidence)
         p_value = None if calibrated.presence is None else calibrated.presence.p_value(hits)
-        doubt = None if self.doubt is None else self.doubt.of(hits, features, queries=embedding)
+        following = self._following(index)
+        doubt = None if following is None else following.of(hits, features, queries=embedding)
         total = None if chance is None else 1 - chance[:, 0]
         if doubt is not None and (calibrated.is_combined or total is None):
             total = doubt.total
@@ -225,6 +226,12 @@ class Judge:
             "queries": control.queries,
             "false_alarm": self.false_alarm,
         }
+
+    def _following(self, index: Index) -> DoubtLike | None:
+        """The doubt among what the index holds now, where the index knows that at no cost."""
+        if isinstance(self.doubt, Doubt) and self.doubt.leverage is not None and index.keeps_moments:
+            self.doubt = self.doubt.among(index.moments())
+        return self.doubt
 
     def _decide(self, hits: Hits, total: Tensor | None, p_value: Tensor | None) -> Tensor:
         """(n,) codes: absent where presence is too unlikely, else answered up to the threshold of doubt."""

@@ -24,6 +24,7 @@ from doubtless.index import search as searching
 from doubtless.index.construction import UNFINISHED, Construction, Standing, exists_already
 from doubtless.index.filters import Where, admits
 from doubtless.index.items import Fields, Incoming, Item, Rows, item_of, refuse_missing, whole_numbers
+from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.settings import IndexScore, Kind, Settings, settings_of
 from doubtless.search.hits import Hits
 
@@ -230,6 +231,16 @@ class Index(ABC):
     @abstractmethod
     def embedding(self, rows: Rows | None = None) -> Embedding:
         """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
+
+    @property
+    def keeps_moments(self) -> bool:
+        """Whether `moments` follows every change at the cost of that change; else it looks at every item."""
+        return False
+
+    def moments(self) -> Moments:
+        """Σ x xᵀ over the directions of all items."""
+        pieces = (self.embedding(rows).direction for rows in self.rows.split(CHUNK) if len(rows))
+        return Moments.none(self.dim).more(pieces)
 
     # -- changing ------------------------------------------------------------------------------------
 

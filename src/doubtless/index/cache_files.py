@@ -4,6 +4,7 @@
     INDEX/cache/<name>/items        row, spread, uncertainty, label of every item
     INDEX/cache/<name>/direction    (rows, D) float32, little-endian, row by row
     INDEX/cache/<name>/expected-distance
+    INDEX/cache/<name>/moments-…    Σ x xᵀ over the first rows, where somebody has asked for it
     INDEX/cache/<name>/approximate-…   a FAISS index over the first rows, where there are many
 
 Rows below the stamp's count never change, so readers map the files while the writer appends. Data reach the disk
@@ -25,11 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from doubtless.errors import StoreError
 from doubtless.files import write_json
 from doubtless.index.forms import ITEM, Floats, Searchable, matrix_widths
+from doubtless.index.moments import Moments
 from doubtless.index.proposals import Approximate, Recipe
 from doubtless.index.settings import Settings
 
@@ -49,6 +52,7 @@ class Stamp:
     checksums: Mapping[str, int] = field(default_factory=dict)
     """Of the first `count` rows of each file."""
     approximate: Mapping[str, Any] | None = None
+    moments: Mapping[str, Any] | None = None
     schema: int = STAMP_SCHEMA
 
 
@@ -136,6 +140,41 @@ class CacheFiles:
             record = {"file": name, "checksum": _checksum(self.folder / name), **approximate.recipe.record()}
         self.publish(replace(self.stamp, approximate=record))
         for other in self.folder.glob("approximate-*"):
+            if other.name != name:
+                other.unlink(missing_ok=True)
+
+    @property
+    def summed(self) -> int:
+        """How many of the first rows the saved moments have been looked for in."""
+        return 0 if self.stamp.moments is None else int(self.stamp.moments["reach"])
+
+    def read_moments(self, settings: Settings) -> Moments | None:
+        """Moments of the first rows, as the stamp names them; None where there are none."""
+        if self.stamp.moments is None:
+            return None
+        empty = Moments.none(settings.dim)
+        try:
+            path = self.folder / self.stamp.moments["file"]
+            if _checksum(path) != self.stamp.moments["checksum"]:
+                raise DamageError(f"{path} has another checksum than its stamp says")
+            total = np.fromfile(path, dtype="<f8").reshape(empty.total.shape)
+        except FileNotFoundError:
+            return None  # a writer has put others in place meanwhile
+        except (OSError, ValueError, KeyError) as error:
+            raise DamageError(str(error)) from error
+        return replace(empty, total=torch.from_numpy(total), count=int(self.stamp.moments["count"]))
+
+    def write_moments(self, moments: Moments) -> None:
+        """Puts moments of all rows that are numbers in place of those that are there."""
+        name = f"moments-{secrets.token_hex(4)}"
+        with open(self.folder / name, "wb") as file:
+            file.write(_bytes(np.ascontiguousarray(moments.total.numpy(), dtype="<f8")))
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = {"count": moments.count, "reach": self.stamp.count}
+        record = {"file": name, "checksum": _checksum(self.folder / name), **sizes}
+        self.publish(replace(self.stamp, moments=record))
+        for other in self.folder.glob("moments-*"):
             if other.name != name:
                 other.unlink(missing_ok=True)
 

@@ -35,6 +35,7 @@ from doubtless.index.items import (
     whole_numbers,
 )
 from doubtless.index.lock import Gate, WriterLock
+from doubtless.index.moments import Moments
 from doubtless.index.salvage import Salvage, open_damaged, salvage
 from doubtless.index.search import statistics
 from doubtless.index.settings import DATABASE, IndexScore, Settings
@@ -185,6 +186,16 @@ class FolderIndex(Index):
             block = self._store.chosen(set(wanted))
         refuse_missing(wanted, block.rows.tolist())
         return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
+
+    @property
+    def keeps_moments(self) -> bool:
+        """It does: sums lie in the cache, and what changed since they were asked for last is added or taken off."""
+        return True
+
+    def moments(self) -> Moments:
+        """Σ x xᵀ over the directions of all items."""
+        with self._reading(), self._gate.alone():
+            return self._cache.moments()
 
     # -- changing ------------------------------------------------------------------------------------
 

@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from doubtless.errors import StoreError
 from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage, warn_of_failed_write
 from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_widths, searchable, unpacked
+from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.proposals import Approximate, Source, kind_for, next_step
 from doubtless.index.settings import Settings
 from doubtless.index.sqlite import State, Store
 
 BLOCK = 16_384  # rows taken from the database at a time
+BEHIND = 0.9  # share of the rows in the files that sums in the files must reach not to be written again
 TAIL = 65_536  # rows in memory after which a writer puts them into the files
 
 
@@ -98,6 +101,8 @@ class VectorCache:
         self.generation = self.version = -1
         self._files: CacheFiles | None = None
         self.approximate: Approximate | None = None
+        self._moments: Moments | None = None  # of the first `_summed` positions; None until somebody asks
+        self._summed = 0
         self._fill(np.zeros(0, ITEM), {name: np.zeros((0, w), np.float32) for name, w in self._widths})
 
     @property
@@ -168,9 +173,55 @@ class VectorCache:
     def erase(self, rows: Integers) -> None:
         """Takes removed items out of every search."""
         positions = self.positions_of(rows)
+        if self._moments is not None and len(summed := positions[positions < self._summed]):
+            self._moments = self._moments.less(torch.from_numpy(self.matrix("direction").take(summed)))
         self.alive[positions] = False
         for matrix in self._matrices.values():
             matrix.erase(positions)
+
+    def moments(self) -> Moments:
+        """Σ x xᵀ over the directions that are here; only what came since it was asked for last is looked at."""
+        if self._moments is None:
+            self._moments, self._summed = self._saved_moments()
+        if self._summed < len(self):
+            self._moments = self._moments.more(self._directions(self._summed))
+            self._summed = len(self)
+        return self._moments
+
+    def _directions(self, start: int) -> Iterator[torch.Tensor]:
+        """Directions of items that are there, from a position on, piece by piece."""
+        matrix = self.matrix("direction")
+        for first in range(start, len(self), CHUNK):
+            alive = first + np.flatnonzero(self.alive[first : first + CHUNK])
+            yield torch.from_numpy(matrix.take(alive))
+
+    def _saved_moments(self) -> tuple[Moments, int]:
+        """Those of the files without the items that were removed since, and how far they reach."""
+        nothing = Moments.none(self.settings.dim), 0
+        if self._files is None:
+            return nothing
+        try:
+            saved = self._files.read_moments(self.settings)
+            if saved is None:
+                return nothing
+            reach = self._files.summed
+            gone = self._removed_directions(reach)
+        except DamageError as error:
+            warn_of_damage(self._index, error)
+            return nothing
+        return saved.less(gone), reach
+
+    def _removed_directions(self, count: int) -> torch.Tensor:
+        """What the files hold of removed items among the first `count`; in memory they are NaN.
+
+        Those that were removed before they came into the files are NaN there as well, and in no sum.
+        """
+        assert self._files is not None
+        gone = np.flatnonzero(~self.alive[:count])
+        if not len(gone):
+            return torch.empty(0, self.settings.dim)
+        rows = np.array(self._files.read()[1]["direction"][gone])
+        return torch.from_numpy(rows[np.isfinite(rows).all(1)])
 
     # -- files ---------------------------------------------------------------------------------------
 
@@ -194,6 +245,7 @@ class VectorCache:
                 self._files.append(Searchable(unsaved, tails), version=version)
                 self._map_again()
             self._keep_approximate()
+            self._keep_moments()
         except (OSError, StoreError) as error:
             warn_of_failed_write(self._index, error)
         except DamageError as error:
@@ -278,8 +330,20 @@ class VectorCache:
         self._files.write_approximate(new)
         self._load_approximate()
 
+    def _keep_moments(self) -> None:
+        """Saves sums that somebody has asked for, where those in the files are much behind.
+
+        Those in the files are of all rows of numbers that are in the files, whatever was removed since.
+        """
+        assert self._files is not None
+        count = self._files.stamp.count
+        if self._moments is None or not count or self._files.summed > BEHIND * count:
+            return
+        self._files.write_moments(self.moments().more([self._removed_directions(count)]))
+
     def _fill(self, items: NDArray[np.void], matrices: dict[str, Floats]) -> None:
         self.approximate = None
+        self._moments, self._summed = None, 0
         self._items = Growing(items)
         self.has_labels = bool((items["label"] >= 0).any())
         self._alive = Growing(np.ones(len(items), bool))
@@ -288,9 +352,10 @@ class VectorCache:
     def _map_again(self) -> None:
         """Lets go of what is now in the files."""
         assert self._files is not None
-        alive, approximate = self.alive, self.approximate
+        alive, approximate, summed = self.alive, self.approximate, (self._moments, self._summed)
         self._fill(*self._files.read())
         self._alive, self.approximate = Growing(alive), approximate
+        self._moments, self._summed = summed
         gone = np.flatnonzero(~alive)
         for matrix in self._matrices.values():
             matrix.erase(gone)

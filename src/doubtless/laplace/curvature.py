@@ -12,6 +12,9 @@ of which only the diagonal is kept. With r = ‖z‖, c = u_i·u_j, one pair add
     a_i[k]  = (1 − u_ik²)/r_i²                      `euclidean`: u is the model's output
     a_i[k]  = (c + 2 u_ik u_jk − 3 c u_ik²)/r_i²    `arccos`: z is, the loss normalises
 
+A third geometry, `linear`, leaves the normalisation out: ½ y_ij ‖z_i − z_j‖² of the same pairs, a = 1 and b = −1.
+Its whole GGN is a Kronecker product (see `doubtless.laplace.kronecker`).
+
 Summed over pairs this is a handful of matrix products; nothing of size pairs × parameters is ever built.
 """
 
@@ -24,9 +27,17 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError, nearest
-from doubtless.losses.contrastive import Reduction, are_apart, are_nearer, check_reduction
+from doubtless.laplace.pairs import (
+    _pair_counts,
+    _pair_types,
+    _precision,
+    _reciprocal,
+    _unit,
+    pair_weight_matrix,
+)
+from doubtless.losses.contrastive import Reduction
 
-Geometry = Literal["arccos", "euclidean"]
+Geometry = Literal["arccos", "euclidean", "linear"]
 Approximation = Literal["fixed", "positive", "full"]
 
 
@@ -72,43 +83,6 @@ def contrastive_ggn(
         if approximation == "positive":
             pairs = pairs.clamp_min(0)
         return _diagonal(points, pairs, geometry=geometry, cross=approximation != "fixed")
-
-
-def pair_weight_matrix(
-    embeddings: Tensor,
-    labels: Tensor,
-    *,
-    margin: float,
-    negative_weight: float = 0.5,
-    reduction: Reduction = "active",
-    per_point: bool = False,
-) -> Tensor:
-    """y_ij of the contrastive loss, (B, B), symmetric with zero diagonal; embeddings (B, D) of any length.
-
-    2(1−w)/|P| for positive pairs, −2w/|N| for negative pairs nearer than the margin, 0 beyond; w is
-    `negative_weight`. |P| and |N| count the pairs i<j of their type that the loss averages over: with the
-    `reduction` "all" every one, with "active" those that are not zero, negative ones nearer than the margin and
-    positive ones that are apart at all; the others have no weight. They are constants: as pairs move they jump,
-    and have no derivative. A type without pairs gives no weight.
-
-    `per_point` averages over each point's own pairs instead, so that over all of them row i sums to
-    (1 − n_i^inside/n_i)/B at w = ½: never negative, however unbalanced the classes (a point without positives gets
-    no weight at all). Its rows are not symmetric: it is for `fixed` only.
-    """
-    if not 0 <= negative_weight <= 1:
-        raise InputError(f"The negative_weight must lie between 0 and 1, got {negative_weight}.")
-    dtype, batch = _precision(embeddings), len(embeddings)
-    with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
-        types = _pair_types(_unit(embeddings.to(dtype))[0], labels, margin)
-        if not per_point:
-            return _averages(types, reduction).pair_weights(negative_weight)
-        positive = types.averaged_positives(reduction)
-        positives = positive.sum(1, keepdim=True)  # (B, 1)
-        negatives = types.inside.sum(1, keepdim=True) if reduction == "active" else batch - 1 - positives
-        attract = _reciprocal(positives * batch, dtype)
-        repel = _reciprocal(negatives * batch, dtype) * (positives > 0)
-        weights = positive.to(dtype).mul_(2 * (1 - negative_weight) * attract)
-        return weights.sub_(types.inside * (2 * negative_weight * repel))
 
 
 @dataclass(frozen=True)
@@ -190,6 +164,7 @@ def contrastive_ggn_sums(
 class _Points(NamedTuple):
     """A batch at the head: everything the formulas need of it."""
 
+    features: Tensor  # (B, F), h
     scaled: Tensor  # (B, F), g = h/r: zero where r is
     unit: Tensor  # (B, D), u: zero where r is
     inverse_norm: Tensor  # (B, 1), 1/r: zero where r is
@@ -205,87 +180,7 @@ def _embed(features: Tensor, weight: Tensor, bias: Tensor | None) -> _Points:
 
 def _points(features: Tensor, outputs: Tensor, *, has_bias: bool) -> _Points:
     unit, inverse_norm = _unit(outputs)
-    return _Points(features * inverse_norm, unit, inverse_norm, has_bias)
-
-
-def _precision(tensor: Tensor) -> torch.dtype:
-    """float64 stays; half precision is not enough for squares and margins."""
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-def _unit(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Directions and inverse lengths, both 0 for an output of length 0."""
-    norm = torch.linalg.vector_norm(outputs, dim=1, keepdim=True)  # (B, 1)
-    inverse_norm = norm.reciprocal().nan_to_num_(nan=torch.nan, posinf=0.0)
-    return outputs * inverse_norm, inverse_norm
-
-
-class _PairTypes(NamedTuple):
-    """The pairs of a batch, each in both orders: three times (B, B)."""
-
-    positive: Tensor  # of one label
-    inside: Tensor  # of two labels, nearer than the margin
-    cosine: Tensor
-    chosen: Tensor | None = None  # those that count; None: all but the diagonal
-
-    def among(self, chosen: Tensor) -> _PairTypes:
-        """Only the chosen pairs, (B, B), symmetric booleans."""
-        return _PairTypes(self.positive & chosen, self.inside & chosen, self.cosine, chosen)
-
-    def averaged_positives(self, reduction: str) -> Tensor:
-        """The positive pairs that the loss averages over."""
-        check_reduction(reduction)
-        return self.positive & are_apart(self.cosine) if reduction == "active" else self.positive
-
-
-def _pair_types(unit: Tensor, labels: Tensor, margin: float) -> _PairTypes:
-    if margin < 0:
-        raise InputError(f"The margin must not be negative, got {margin}.")
-    if tuple(labels.shape) != (len(unit),):
-        raise InputError(f"Labels must have shape ({len(unit)},), one per image, got {tuple(labels.shape)}.")
-    positive = labels.unsqueeze(0) == labels.unsqueeze(1)  # (B, B)
-    cosine = unit @ unit.T
-    inside = are_nearer(cosine, margin).gt_(positive)  # and not of one label
-    return _PairTypes(positive.fill_diagonal_(False), inside, cosine)
-
-
-def _pair_counts(types: _PairTypes, positive: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
-    """|P| and |N| over i<j, as 0-d tensors: reading them would wait for the device."""
-    positives = positive.sum() // 2
-    if reduction == "active":
-        return positives, types.inside.sum() // 2
-    return positives, len(positive) * (len(positive) - 1) // 2 - positives
-
-
-class _Averages(NamedTuple):
-    """What y is made of, however it weighs: few launches for a second one, for a small network waits for them."""
-
-    attraction: Tensor  # (B, B), ½/|P| where a positive pair is averaged over
-    inside: Tensor  # (B, B), negative pairs nearer than the margin
-    negatives: Tensor  # (), 2|N|, for each pair is there in both orders
-
-    def pair_weights(self, negative_weight: float) -> Tensor:
-        """y (B, B)."""
-        weights = self.attraction * (4 * (1 - negative_weight))
-        return weights.addcdiv_(self.inside, self.negatives, value=-4 * negative_weight)
-
-
-def _averages(types: _PairTypes, reduction: str) -> _Averages:
-    positive = types.averaged_positives(reduction)
-    positives = positive.sum(dtype=torch.float64)  # exact, also for more pairs than a float32 can count
-    if reduction == "active":
-        negatives = types.inside.sum(dtype=torch.float64)
-    else:
-        batch = len(positive)
-        negatives = (batch * (batch - 1) if types.chosen is None else types.chosen.sum()) - positives
-    attraction = torch.empty(positive.shape, dtype=types.cosine.dtype, device=positive.device)
-    torch.div(positive, positives.clamp_min_(2), out=attraction)
-    return _Averages(attraction, types.inside, negatives.clamp_min_(2))
-
-
-def _reciprocal(count: Tensor, dtype: torch.dtype) -> Tensor:
-    """1/count; of no pairs at all any finite number will do."""
-    return count.clamp_min(1).to(dtype).reciprocal()
+    return _Points(features, features * inverse_norm, unit, inverse_norm, has_bias)
 
 
 class _Pull(NamedTuple):
@@ -307,6 +202,8 @@ def _diagonal(
 ) -> tuple[Tensor, Tensor | None]:
     """The formulas of this module summed over all pairs; pairs (B, B) holds y in both orders, and `pull` is what
     follows from them, where it is known already."""
+    if geometry == "linear":
+        return _linear_diagonal(points, pairs, cross=cross)
     own = _own_terms(points, pairs, geometry, pull)  # (B, D)
     of_weight = own.T @ points.scaled.square()  # (D, F)
     of_bias = (own.T @ points.inverse_norm.square()) if points.has_bias else None  # (D, 1)
@@ -314,6 +211,21 @@ def _diagonal(
         del own
         _add_cross_terms(points, pairs, of_weight, of_bias)
     return of_weight, None if of_bias is None else of_bias.squeeze(1)
+
+
+def _linear_diagonal(points: _Points, pairs: Tensor, *, cross: bool) -> tuple[Tensor, Tensor | None]:
+    """Σ_i (Y1)_i h_i² and, with cross terms, − Σ_i h_i ∘ (Yh)_i: the same for all outputs."""
+    exists = (points.inverse_norm > 0).to(pairs.dtype)  # (B, 1)
+    total, dim = pairs @ exists, points.unit.shape[1]
+
+    def of(inputs: Tensor) -> Tensor:  # (B, f) → (D, f)
+        found = total.T @ inputs.square()
+        if cross:
+            found = found - (pairs @ inputs).mul_(inputs).sum(0, keepdim=True)
+        return found.repeat(dim, 1)
+
+    of_weight = of(points.features * exists)
+    return of_weight, of(exists).squeeze(1) if points.has_bias else None
 
 
 def _own_terms(points: _Points, pairs: Tensor, geometry: str, pull: _Pull | None) -> Tensor:

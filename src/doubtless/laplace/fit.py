@@ -7,14 +7,14 @@ batch size, up to which pairs meet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from doubtless.errors import InputError
+from doubtless.errors import InputError, nearest
 from doubtless.laplace.curvature import (
     Approximation,
     CurvatureSums,
@@ -22,9 +22,17 @@ from doubtless.laplace.curvature import (
     check_names,
     contrastive_ggn_sums,
 )
-from doubtless.laplace.posterior import DiagonalPosterior
+from doubtless.laplace.kronecker import KroneckerSums, check_kronecker
+from doubtless.laplace.kronecker_posterior import KroneckerPosterior
+from doubtless.laplace.pairs import _precision
+from doubtless.laplace.posterior import DiagonalPosterior, Posterior
+from doubtless.laplace.symmetric import ROWS, SymmetricSum
 from doubtless.losses.contrastive import Reduction, check_reduction
 from doubtless.progress import phase
+
+Covariance = Literal["diagonal", "kronecker"]
+FAINT = 1e-4  # of the largest variance: below it products in float32 are not exact enough
+NO_PAIR = "No two different images share a label, so there is no positive pair and no curvature."
 
 
 class Head(NamedTuple):
@@ -39,9 +47,11 @@ class CurvatureOptions:
     """Which curvature of the contrastive loss is meant, and in which batches its pairs meet.
 
     margin            negative pairs farther apart add nothing
-    geometry          "arccos": the loss normalises; "euclidean": unit vectors are the network's output
+    geometry          "arccos": the loss normalises; "euclidean": unit vectors are the network's output;
+                      "linear": nothing is normalised, and a Kronecker product is the whole of the curvature
     approximation     "fixed": one point of a pair moves at a time; "positive": positive pairs only; "full": all
-    negative_weight   w of negative pairs, 1 − w of positive ones
+    negative_weight   w of negative pairs, 1 − w of positive ones; None: ½, or 0 with a Kronecker covariance, whose
+                      directions they would only cut off
     reduction         "all": averages over all pairs, as the paper has it, whatever loss a head was trained with;
                       "active": over pairs that are not zero, which wants a smaller negative_weight
     batch_size        images whose pairs are looked at together
@@ -51,7 +61,7 @@ class CurvatureOptions:
     margin: float = 0.7
     geometry: Geometry = "arccos"
     approximation: Approximation = "fixed"
-    negative_weight: float = 0.5
+    negative_weight: float | None = None
     reduction: Reduction = "all"
     batch_size: int = 256
     per_class: int = 4
@@ -61,7 +71,7 @@ class CurvatureOptions:
         check_reduction(self.reduction)
         if not self.margin >= 0:
             raise InputError(f"The margin must not be negative, got {self.margin}.")
-        if not 0 <= self.negative_weight <= 1:
+        if self.negative_weight is not None and not 0 <= self.negative_weight <= 1:
             raise InputError(f"The negative_weight must lie between 0 and 1, got {self.negative_weight}.")
 
 
@@ -75,9 +85,10 @@ def fit(
     head: Head | nn.Linear | Literal["half-whitened", "identity"] | None = None,
     *,
     dim: int | None = None,
+    covariance: Covariance = "diagonal",
     options: CurvatureOptions = DEFAULT,
     generator: torch.Generator | None = None,
-) -> DiagonalPosterior:
+) -> Posterior:
     """A posterior around a head, from features (n, F) and labels (n,) of the training set.
 
     >>> features, labels = torch.randn(40, 8), torch.arange(40) % 4
@@ -88,8 +99,11 @@ def fit(
     torch.Size([3, 8])
     >>> fit(features, labels, "identity").weight.shape            # features are embeddings already
     torch.Size([8, 8])
+    >>> fit(features, labels, dim=6, covariance="kronecker").predict(features).uncertainty.shape
+    torch.Size([40])
 
-    `dim` is the dimension of a half-whitened head (512, or less where the features have less). τ is the number
+    `dim` is the dimension of a half-whitened head (512, or less where the features have less). `covariance` says
+    which weights may go together: none ("diagonal"), or all ("kronecker", F×F numbers more). τ is the number
     of images and λ is 1: `doubtless.laplace.tune` finds better ones on validation data, `with_scale` takes others.
     """
     if len(features) != len(labels) or features.dim() != 2:
@@ -97,17 +111,28 @@ def fit(
             "Features must be (n, F) with one label each, "
             f"got shape {tuple(features.shape)} and {len(labels)} labels."
         )
-    weight, bias = _resolve(head, features, dim)
-    total: CurvatureSums | None = None
+    start = _resolve(head, features, dim)
     batches = class_balanced_batches(
         labels, options.batch_size, per_class=options.per_class, generator=generator
     )
-    for rows in batches:
+    device = start.weight.device
+    parts = ((features[rows].to(device), labels[rows].to(device)) for rows in batches)
+    if covariance == "diagonal":
+        return _diagonal(parts, start, options, images=len(features))
+    if covariance == "kronecker":
+        return _kronecker(parts, start, options, images=len(features))
+    raise InputError(f"There is no covariance {covariance!r}{nearest(covariance, get_args(Covariance))}")
+
+
+def _diagonal(
+    parts: Iterable[tuple[Tensor, Tensor]], head: Head, options: CurvatureOptions, *, images: int
+) -> DiagonalPosterior:
+    total: CurvatureSums | None = None
+    for features, labels in parts:
         batch = contrastive_ggn_sums(
-            features[rows].to(weight.device),
-            weight,
-            bias,
-            labels[rows].to(weight.device),
+            features,
+            *head,
+            labels,
             margin=options.margin,
             geometry=options.geometry,
             approximation=options.approximation,
@@ -115,18 +140,49 @@ def fit(
         )
         total = batch if total is None else total + batch
     if total is None or int(total.positive_pairs) == 0:
-        raise InputError(
-            "No two different images share a label, so there is no positive pair and no curvature."
-        )
-    of_weight, of_bias = total.average(negative_weight=options.negative_weight)
+        raise InputError(NO_PAIR)
+    negative_weight = 0.5 if options.negative_weight is None else options.negative_weight
+    of_weight, of_bias = total.average(negative_weight=negative_weight)
     return DiagonalPosterior(
-        weight,
-        bias,
+        *head,
         of_weight.clamp_min(0),
         None if of_bias is None else of_bias.clamp_min(0),
-        scale=float(len(features)),
+        scale=float(images),
         prior_precision=1.0,
     )
+
+
+def _kronecker(
+    parts: Iterable[tuple[Tensor, Tensor]], head: Head, options: CurvatureOptions, *, images: int
+) -> KroneckerPosterior:
+    check_kronecker(geometry=options.geometry, approximation=options.approximation)
+    negative_weight = options.negative_weight or 0.0
+    dim, width = head.weight.shape
+    total = KroneckerSums(
+        dim,
+        width + (head.bias is not None),
+        geometry=options.geometry,
+        approximation=options.approximation,
+        reduction=options.reduction,
+        negatives=negative_weight > 0,
+        device=head.weight.device,
+    )
+    for features, labels in parts:
+        total.add(features, *head, labels, margin=options.margin)
+    if int(total.pairs[0]) == 0:
+        raise InputError(NO_PAIR)
+    found = KroneckerPosterior.of(
+        *head,
+        total.average(negative_weight=negative_weight),
+        scale=float(images),
+        prior_precision=1.0,
+    )
+    if not bool(found.input_curvature.any()):
+        raise InputError(
+            "Negative pairs outweigh the positive ones in every direction, so all of the curvature was cut off "
+            f"at 0; give a negative_weight below {negative_weight}."
+        )
+    return found
 
 
 def class_balanced_batches(
@@ -162,13 +218,10 @@ def half_whitened(features: Tensor, dim: int) -> Head:
             f"A half-whitened head of {n} images with {width} features has 1 to {min(n - 1, width)} "
             f"dimensions, got {dim}."
         )
-    mean = features.double().mean(0)
-    covariance = torch.zeros(width, width, dtype=torch.float64, device=features.device)
-    for part in features.split(4096):
-        centred = part.double() - mean
-        covariance.addmm_(centred.T, centred)
-    variance, vectors = torch.linalg.eigh(covariance / n)  # ascending
-    variance, vectors = variance[-dim:].flip(0), vectors[:, -dim:].flip(1)  # (dim,), (F, dim)
+    mean = features.mean(0, dtype=torch.float64)
+    variance, vectors = _principal(features, mean, dim, _precision(features))
+    if not float(variance[-1]) > FAINT * float(variance[0]):
+        variance, vectors = _principal(features, mean, dim, torch.float64)
     if not float(variance[-1]) > 1e-12 * float(variance[0]):
         raise InputError(
             f"The features vary in fewer than {dim} directions; ask for a half-whitened head of fewer."
@@ -177,6 +230,16 @@ def half_whitened(features: Tensor, dim: int) -> Head:
     vectors = vectors * torch.sign(vectors.gather(0, vectors.abs().argmax(0, keepdim=True)))
     weight = vectors.T / variance.pow(0.25).unsqueeze(1)
     return Head(weight.to(features.dtype), -(weight @ mean).to(features.dtype))
+
+
+def _principal(features: Tensor, mean: Tensor, dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The largest variances (dim,), falling, and their directions (F, dim), by products of this precision."""
+    products = SymmetricSum(features.shape[1], device=features.device)
+    for part in features.split(ROWS):
+        centred = (part.double() - mean).to(dtype)
+        products.add(centred, centred)
+    variance, vectors = torch.linalg.eigh(products.value() / len(features))  # ascending
+    return variance[-dim:].flip(0), vectors[:, -dim:].flip(1)
 
 
 def _resolve(head: object, features: Tensor, dim: int | None) -> Head:

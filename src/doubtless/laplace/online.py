@@ -14,9 +14,10 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from doubtless.errors import InputError
-from doubtless.laplace.posterior import DiagonalPosterior, draw_around
+from doubtless.laplace.posterior import DiagonalPosterior, Posterior, draw_around
 
 
 class OnlineCurvature(nn.Module):
@@ -55,7 +56,7 @@ class OnlineCurvature(nn.Module):
         # All on the device, no `if`, which would wait for it.
         taken = torch.as_tensor(valid, device=self.steps.device)
         self.steps.add_(taken)
-        share = self._share_of_newest()
+        share = share_of_newest(self.steps, self.memory, self.weight.dtype)
         for average, batch in ((self.weight, weight_ggn), (self.bias, bias_ggn)):
             if average is not None and batch is not None:
                 clamped = batch.detach().clamp_min(0).to(average.dtype)
@@ -72,6 +73,15 @@ class OnlineCurvature(nn.Module):
         if self.bias is not None and bias_curvature is not None:
             self.bias.copy_(bias_curvature)
         self.steps.fill_(1)
+
+    def settle(self) -> None:
+        """Nothing to do: a diagonal needs no factorisation."""
+
+    def keep(self, found: Posterior) -> None:
+        """Takes over the curvature of a posterior that `fit` has made."""
+        if not isinstance(found, DiagonalPosterior):
+            raise InputError(f"A diagonal curvature keeps a DiagonalPosterior, got a {type(found).__name__}.")
+        self.assign(found.weight_curvature, found.bias_curvature)
 
     def sample(
         self,
@@ -109,8 +119,21 @@ class OnlineCurvature(nn.Module):
             *mean, of_weight, None if bias is None else of_bias, scale=scale, prior_precision=prior_precision
         )
 
-    def _share_of_newest(self) -> Tensor:
-        """α/(1 − (1−α)^steps): with this share of the newest batch the mean starts at the first one instead
-        of at 0, and is at every step the average with weights α(1−α)^k divided by their sum."""
-        decay = math.log1p(-self.memory) if self.memory < 1 else -math.inf
-        return -self.memory / torch.expm1(self.steps.clamp_min(1).to(self.weight.dtype) * decay)
+    def mean(self) -> Tensor:
+        """The mean of H over the weights."""
+        return self.weight.mean()
+
+    def predictive(
+        self, head: nn.Linear, features: Tensor, scale: Tensor, prior_precision: Tensor
+    ) -> dict[str, Tensor]:
+        """Location and variance for features (n, F) by tensors alone: for graphs, which decide nothing."""
+        of_weight = (scale * self.weight + prior_precision).reciprocal()
+        of_bias = None if self.bias is None else (scale * self.bias + prior_precision).reciprocal()
+        return {"location": head(features), "variance": linear(features.square(), of_weight, of_bias)}
+
+
+def share_of_newest(steps: Tensor, memory: float, dtype: torch.dtype) -> Tensor:
+    """α/(1 − (1−α)^steps): with this share of the newest batch the mean starts at the first one instead of at 0,
+    and is at every step the average with weights α(1−α)^k divided by their sum."""
+    decay = math.log1p(-memory) if memory < 1 else -math.inf
+    return -memory / torch.expm1(steps.clamp_min(1).to(dtype) * decay)

@@ -10,7 +10,7 @@ network waits for the launch of every operation, so they are few.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,15 +18,13 @@ from torch import Tensor
 from doubtless.laplace.curvature import (
     Approximation,
     Geometry,
-    _averages,
     _check,
     _diagonal,
-    _pair_types,
-    _PairTypes,
     _points,
-    _precision,
     _pull,
 )
+from doubtless.laplace.kronecker import ggn_of_pairs
+from doubtless.laplace.pairs import _averages, _pair_types, _PairTypes, _precision
 from doubtless.losses.contrastive import Pairs, Reduction, chosen_pairs
 
 
@@ -35,10 +33,8 @@ class ContrastiveStep(NamedTuple):
 
     loss: Tensor
     """(), with gradient to the head and to the features."""
-    of_weight: Tensor
-    """Diagonal GGN of the weight (D, F), not clamped."""
-    of_bias: Tensor | None
-    """(D,)"""
+    curvature: tuple[Tensor, Tensor | None]
+    """GGN, not clamped: the diagonal of the weight (D, F) and of the bias (D,), or a `KroneckerGGN`."""
     valid: Tensor
     """(), whether there was a pair that counts."""
 
@@ -56,9 +52,11 @@ def contrastive_step(
     reduction: Reduction = "active",
     curvature_negative_weight: float | None = None,
     curvature_reduction: Reduction | None = None,
+    covariance: Literal["diagonal", "kronecker"] = "diagonal",
     chosen: Tensor | Pairs = "all",
 ) -> ContrastiveStep:
-    """`contrastive_loss` of a head's outputs, and `contrastive_ggn` of the head, from one look at the pairs.
+    """`contrastive_loss` of a head's outputs, and `contrastive_ggn` of the head, from one look at the pairs; or
+    `kronecker_ggn`, as the `covariance` says.
 
     >>> from doubtless.laplace import OnlineCurvature
     >>> features, labels, head = torch.randn(8, 6), torch.arange(8) % 2, torch.nn.Linear(6, 3)
@@ -66,7 +64,7 @@ def contrastive_step(
     >>> weight, bias = curvature.sample(head.weight, head.bias, scale=8.0, prior_precision=1.0)
     >>> step = contrastive_step(features, weight, bias, labels, margin=0.7)
     >>> step.loss.backward()
-    >>> curvature.update(step.of_weight, step.of_bias, step.valid)
+    >>> curvature.update(*step.curvature, step.valid)
     >>> head.weight.grad.shape, int(curvature.steps)
     (torch.Size([3, 6]), 1)
 
@@ -94,12 +92,14 @@ def contrastive_step(
         gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)
         reached = types.cosine.add_(types.inside, alpha=margin**2 / 2)  # c_ij + ½m² [y_ij < 0]
         twice_loss = torch.addcmul(pairs, pairs, reached, value=-1).sum()
-        known = pull if curved is pairs else None
-        of_weight, of_bias = _diagonal(
-            points, curved, geometry=geometry, cross=approximation != "fixed", pull=known
-        )
+        known, cross = pull if curved is pairs else None, approximation != "fixed"
+        curvature: tuple[Tensor, Tensor | None]
+        if covariance == "kronecker":
+            curvature = ggn_of_pairs(points, curved, geometry=geometry, cross=cross)
+        else:
+            curvature = _diagonal(points, curved, geometry=geometry, cross=cross, pull=known)
     loss = _Given.apply(outputs, twice_loss, gradient)
-    return ContrastiveStep(loss, of_weight, of_bias, curved.any())
+    return ContrastiveStep(loss, curvature, curved.any())
 
 
 def _counted_pairs(unit: Tensor, labels: Tensor, margin: float, chosen: Tensor | Pairs) -> _PairTypes:

@@ -25,7 +25,7 @@ from doubtless.laplace.criteria import (
     match_likelihood_of_grid,
     negative_consensus_ece_of_grid,
 )
-from doubtless.laplace.posterior import DiagonalPosterior
+from doubtless.laplace.posterior import Posterior
 from doubtless.progress import phase
 from doubtless.sphere.projected_gaussian import unit_moments
 
@@ -48,13 +48,13 @@ class Trial(NamedTuple):
 class Tuned(NamedTuple):
     """The posterior with the best score, and all that were tried."""
 
-    posterior: DiagonalPosterior
+    posterior: Posterior
     trials: list[Trial]
 
 
 @phase("tuning")
 def tune(
-    posterior: DiagonalPosterior,
+    posterior: Posterior,
     features: Tensor,
     labels: Tensor,
     *,
@@ -127,9 +127,7 @@ def _check_choices(
         )
 
 
-def _points(
-    posterior: DiagonalPosterior, scales: Sequence[float], ratios: Sequence[float] | None
-) -> list[Point]:
+def _points(posterior: Posterior, scales: Sequence[float], ratios: Sequence[float] | None) -> list[Point]:
     """τ and λ: λ by the marginal likelihood at each τ, or in fixed ratios to it."""
     if ratios is None:
         return list(zip(scales, marginal_prior_precisions(posterior, scales), strict=True))
@@ -147,7 +145,7 @@ def _between(scales: Sequence[float], best: float, count: int) -> list[float]:
     return [math.exp(low + (high - low) * step / (count + 1)) for step in range(1, count + 1)]
 
 
-def default_scales(posterior: DiagonalPosterior, count: int = 50) -> list[float]:
+def default_scales(posterior: Posterior, count: int = 50) -> list[float]:
     """τ from 1e-4 to 1e4 times the one at which τH is the mean of 1/W², equally spaced in the logarithm."""
     curvature = posterior.flat_curvature()
     unit = float(curvature.mean()) * float(posterior.squared_norm()) / curvature.numel()
@@ -156,12 +154,12 @@ def default_scales(posterior: DiagonalPosterior, count: int = 50) -> list[float]
     return [10.0 ** (-4 + 8 * step / (count - 1)) / unit for step in range(count)]
 
 
-def marginal_prior_precision(posterior: DiagonalPosterior, scale: float) -> float:
+def marginal_prior_precision(posterior: Posterior, scale: float) -> float:
     """The λ with the largest `log_marginal` at this τ."""
     return marginal_prior_precisions(posterior, [scale])[0]
 
 
-def marginal_prior_precisions(posterior: DiagonalPosterior, scales: Sequence[float]) -> list[float]:
+def marginal_prior_precisions(posterior: Posterior, scales: Sequence[float]) -> list[float]:
     """The λ with the largest `log_marginal` at each τ.
 
     Where its derivative is 0, λ‖W*‖² = Σ τH/(τH+λ). In log λ the logarithm of the left side less that of the
@@ -196,7 +194,7 @@ def _newton(curvature: Tensor, scales: Tensor, start: float, log_squared_norm: f
 
 
 def _grids(
-    posterior: DiagonalPosterior, features: Tensor, points: Sequence[Point], queries: Tensor
+    posterior: Posterior, features: Tensor, points: Sequence[Point], queries: Tensor
 ) -> Iterator[Grid]:
     """The predictions at all points, as many points at a time as fit in little memory."""
     size = max(1, PREDICTED // max(1, len(features) * posterior.weight.shape[0]))

@@ -6,7 +6,8 @@ Retrieval* (2023), eq. 4 and 5, with the expectations of eq. 79 and 80; the proc
 
     W ~ q = N(W_t, 1/(τH + λ)),    W_{t+1} = W_t − η ∇L(W),    H ← (1−α) H + α max(0, GGN(W)),
 
-gradient and curvature both at the draw, averaged over `laplace.samples` of them.
+gradient and curvature both at the draw, averaged over `laplace.samples` of them. With the covariance `kronecker`
+q is the matrix normal of `doubtless.laplace.kronecker_online`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LamOnline(Method):
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
         self.miner = _checked_miner(config)
-        self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions))
+        self.laplace = LaplaceHead(self.head, config.section("laplace", LaplaceOptions), running=True)
 
     def start(self, train: Subset) -> None:
         """τ and λ to begin with."""
@@ -67,12 +68,15 @@ class LamOnline(Method):
         if self.training:
             self._update_curvature(draws)
         total = draws[0].loss if len(draws) == 1 else torch.stack([draw.loss for draw in draws]).mean()
-        return Losses(total, {"curvature": self.laplace.curvature.weight.mean()})
+        return Losses(total, {"curvature": self.laplace.curvature.mean()})
 
     @property
     def repeats_its_step(self) -> bool:
-        """With the approximation `fixed`, without a miner: else only pairs that count are gone through."""
-        return self.miner is None and self.laplace.options.approximation == "fixed"
+        """With a diagonal of the approximation `fixed`, without a miner: else only pairs that count are gone
+        through, or some steps find eigenvectors and others do not."""
+        options = self.laplace.options
+        fixed = options.approximation == "fixed" and options.covariance == "diagonal"
+        return self.miner is None and fixed
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
         """The predictive of the head's posterior: location and variance (n, D)."""
@@ -85,9 +89,10 @@ class LamOnline(Method):
 
     def finish(self, train: Subset, validation: Subset) -> None:
         """Fits the curvature once more where wanted, and tunes τ and λ on validation images."""
+        self.laplace.curvature.settle()
         if self.laplace.options.refit:
             self.laplace.fit(self.head, train, self.config)
-        self.laplace.tune(self.head, validation, seed=self.config.seed)
+        self.laplace.tune(self.head, validation, train, self.config)
 
     def record(self) -> dict[str, Any]:
         """τ, λ and how they were found; how many steps the curvature saw."""
@@ -114,20 +119,21 @@ class LamOnline(Method):
             reduction=self.config.loss.reduction,
             curvature_negative_weight=curvature_negative_weight(self.config),
             curvature_reduction=curvature_reduction(self.config),
+            covariance=options.covariance,
             chosen=chosen,
         )
 
     @torch.no_grad()
     def _update_curvature(self, draws: list[ContrastiveStep]) -> None:
         """One step of H with the mean over the draws."""
-        first, running = draws[0], self.laplace.curvature
+        running = self.laplace.curvature
         if len(draws) == 1:
-            running.update(first.of_weight, first.of_bias, first.valid)
+            running.update(*draws[0].curvature, draws[0].valid)
             return
-        of_weight = torch.stack([draw.of_weight for draw in draws]).mean(0)
-        biases = [draw.of_bias for draw in draws if draw.of_bias is not None]
-        of_bias = torch.stack(biases).mean(0) if biases else None
-        running.update(of_weight, of_bias, torch.stack([draw.valid for draw in draws]).any())
+        first = torch.stack([draw.curvature[0] for draw in draws]).mean(0)
+        others = [draw.curvature[1] for draw in draws if draw.curvature[1] is not None]
+        second = torch.stack(others).mean(0) if others else None
+        running.update(first, second, torch.stack([draw.valid for draw in draws]).any())
 
 
 def _mined(miner: nn.Module, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class LamPosthoc(Deterministic):
             self.start(train)  # which training would have done
         self.laplace.start(self.head, images=len(train.labels))
         self.laplace.fit(self.head, train, self.config)
-        self.laplace.tune(self.head, validation, seed=self.config.seed)
+        self.laplace.tune(self.head, validation, train, self.config)
 
     def record(self) -> dict[str, Any]:
         """τ, λ and how they were found."""

@@ -7,16 +7,19 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from doubtless.config import Config, Section
 from doubtless.laplace import (
     CurvatureOptions,
-    DiagonalPosterior,
+    KroneckerCurvature,
     OnlineCurvature,
+    Posterior,
+    RatioByUnknowns,
     Tuned,
+    check_kronecker,
     default_scales,
     fit,
+    ratio_by_unknowns,
     tune,
 )
 from doubtless.losses.contrastive import Reduction
@@ -35,8 +38,9 @@ class TuneOptions(Section):
 
     criterion: Literal["consensus-ece", "error-auroc", "match-likelihood", "none"] = "consensus-ece"
     """What chooses τ; none keeps `scale` and `prior_precision` as they are."""
-    prior: Literal["marginal", "validation"] = "marginal"
-    """λ by the marginal likelihood at each τ, or by the criterion too."""
+    prior: Literal["marginal", "validation", "unknowns"] = "marginal"
+    """λ by the marginal likelihood at each τ; or by the criterion too; or λ/τ by training classes that are left out
+    of the curvature and should be doubted, which fits it three more times."""
     ratio: float | None = Field(default=None, gt=0)
     """λ/(τ · mean H), held at this; None: as `prior` says. Small: images are strange by features that training
     images hardly have; large: by how much of them the head does not see, which tells errors better."""
@@ -57,14 +61,19 @@ class TuneOptions(Section):
 class LaplaceOptions(Section):
     """The section `laplace` of a configuration."""
 
-    geometry: Literal["arccos", "euclidean"] = "arccos"
+    covariance: Literal["diagonal", "kronecker"] = "diagonal"
+    """diagonal: as the papers have it, every weight by itself; kronecker: all weights together, which takes F×F
+    numbers for F features and tells strangers whatever the prior."""
+    geometry: Literal["arccos", "euclidean", "linear"] = "arccos"
+    """Where outputs are normalised: in the loss, in the network, or, linear, not at all. Of the last a Kronecker
+    covariance is exact."""
     approximation: Literal["fixed", "positive", "full"] = "fixed"
     margin: float | None = Field(default=None, gt=0)
     """Of the curvature; None: that of the contrastive loss, or 0.7 where another loss trains."""
     negative_weight: float | None = Field(default=None, ge=0, le=1)
     """Of the curvature; None: that of the loss, at most ½, or ⅕ where averages are over active pairs. Past it
     repelling pairs outweigh the others, and what is below 0 is cut off: with the .85 that trains best nine of ten
-    entries were 0 on CIFAR10."""
+    entries were 0 on CIFAR10. With a Kronecker covariance None is 0: negative pairs can only cut directions off."""
     reduction: Literal["active", "all"] | None = None
     """Which pairs the curvature's averages run over; None: as `loss.reduction` says of the contrastive loss, all
     where another loss trains."""
@@ -76,6 +85,8 @@ class LaplaceOptions(Section):
     """α, online: the share of the newest batch in H."""
     samples: int = Field(default=1, ge=1)
     """Online: draws of the head per step."""
+    refactor: int = Field(default=100, ge=1)
+    """Online, kronecker: eigenvectors are found anew every so many steps."""
     refit: bool = False
     """Online: when training is over, H of all training images and all their pairs, as `lam-posthoc` has it. The
     running one is of the pairs that trained: with hard ones alone it knows the doubtful images best, and takes
@@ -95,18 +106,16 @@ class LaplaceHead(nn.Module):
     scale: Tensor
     prior_precision: Tensor
 
-    def __init__(self, head: nn.Linear, options: LaplaceOptions) -> None:
+    def __init__(self, head: nn.Linear, options: LaplaceOptions, *, running: bool = False) -> None:
         super().__init__()
         self.options = options
-        dim, width = head.weight.shape
-        self.curvature = OnlineCurvature(
-            dim, width, memory=options.memory, has_bias=isinstance(head.bias, Tensor)
-        )
+        self.curvature = _curvature(head, options, running=running)
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("prior_precision", torch.ones(()))
         self.start(head, images=1)
         self._tuned: Tuned | None = None
-        self._known: tuple[tuple[Any, ...], DiagonalPosterior] | None = None
+        self._unknowns: RatioByUnknowns | None = None
+        self._known: tuple[tuple[Any, ...], Posterior] | None = None
 
     @torch.no_grad()
     def start(self, head: nn.Linear, *, images: int) -> None:
@@ -133,7 +142,7 @@ class LaplaceHead(nn.Module):
             head.weight, head.bias, scale=self.scale, prior_precision=self.prior_precision
         )
 
-    def posterior(self, head: nn.Linear) -> DiagonalPosterior:
+    def posterior(self, head: nn.Linear) -> Posterior:
         """Around a head as it is now; made anew only when head, H, τ or λ have changed since."""
         state = [*head.parameters(), *self.buffers()]
         key = tuple((tensor.data_ptr(), tensor._version) for tensor in state)
@@ -148,22 +157,15 @@ class LaplaceHead(nn.Module):
         return self._known[1]
 
     def predictive(self, head: nn.Linear, features: Tensor) -> dict[str, Tensor]:
-        """Location and variance (n, D) of a projected Gaussian for features (n, F); see `DiagonalPosterior`."""
+        """Location (n, D) and variance (n, D) or (n, 1) of a projected Gaussian for features (n, F)."""
         if not torch.compiler.is_exporting():
             return self.posterior(head).predictive(features)
         # The same by tensors alone: a graph cannot look whether a posterior is known already.
-        curvature, bias = self.curvature, self.curvature.bias
-        of_weight = (self.scale * curvature.weight + self.prior_precision).reciprocal()
-        of_bias = None if bias is None else (self.scale * bias + self.prior_precision).reciprocal()
-        return {"location": head(features), "variance": linear(features.square(), of_weight, of_bias)}
+        return self.curvature.predictive(head, features, self.scale, self.prior_precision)
 
     def variance_ratio(self, head: nn.Linear) -> float:
-        """max over features f and dimensions k, l of v_kf/v_lf: a variance Σ_f h_f² v_kf has no larger ratios."""
-        posterior = self.posterior(head)
-        columns = posterior.weight_variance.double()  # (D, F)
-        if posterior.bias_variance is not None:
-            columns = torch.cat([columns, posterior.bias_variance.double().unsqueeze(1)], dim=1)
-        return float((columns.amax(0) / columns.amin(0)).max())
+        """As the posterior bounds it."""
+        return self.posterior(head).variance_ratio()
 
     def fit(self, head: nn.Linear, train: Subset, config: Config) -> None:
         """H of all training images around the head, in one pass; τ and λ stay."""
@@ -171,33 +173,35 @@ class LaplaceHead(nn.Module):
             train.features(),
             train.labels,
             head,
+            covariance=self.options.covariance,
             options=curvature_options(config),
             generator=torch.Generator().manual_seed(config.seed),
         )
         self.keep(posterior.with_scale(float(self.scale), float(self.prior_precision)))
 
-    def keep(self, posterior: DiagonalPosterior) -> None:
+    def keep(self, posterior: Posterior) -> None:
         """Takes over a posterior's H, τ and λ."""
-        self.curvature.assign(posterior.weight_curvature, posterior.bias_curvature)
+        self.curvature.keep(posterior)
         self.scale.fill_(posterior.scale)
         self.prior_precision.fill_(posterior.prior_precision)
 
-    def tune(self, head: nn.Linear, validation: Subset, *, seed: int = 0) -> None:
-        """Chooses τ and λ on validation images, as the options say."""
-        options = self.options.tune
+    def tune(self, head: nn.Linear, validation: Subset, train: Subset, config: Config) -> None:
+        """Chooses τ and λ on validation images, and on training images where classes are to be left out."""
+        options, seed = self.options.tune, config.seed
         if options.criterion == "none":
             return
         features, labels = _some(validation, max(options.images, options.gallery or 0), seed)
         posterior = self.posterior(head)
-        ratios = None
-        if options.ratio is not None:
-            ratios = [options.ratio * float(posterior.flat_curvature().mean())]
+        ratio = options.ratio
+        if ratio is None and options.prior == "unknowns":
+            ratio = self._ratio_by_unknowns(head, train, config)
+        ratios = None if ratio is None else [ratio * float(posterior.flat_curvature().mean())]
         self._tuned = tune(
             posterior,
             features,
             labels,
             criterion=options.criterion,
-            prior=options.prior if ratios is None else "validation",
+            prior="marginal" if ratios is None and options.prior == "marginal" else "validation",
             ratios=ratios,
             scales=default_scales(posterior, options.grid),
             refine=options.refine,
@@ -208,14 +212,28 @@ class LaplaceHead(nn.Module):
         self.scale.fill_(self._tuned.posterior.scale)
         self.prior_precision.fill_(self._tuned.posterior.prior_precision)
 
+    def _ratio_by_unknowns(self, head: nn.Linear, train: Subset, config: Config) -> float:
+        self._unknowns = ratio_by_unknowns(
+            train.features(),
+            train.labels,
+            head,
+            covariance=self.options.covariance,
+            options=curvature_options(config),
+            seed=config.seed,
+        )
+        return self._unknowns.ratio
+
     def record(self) -> dict[str, Any]:
         """Plain values for model.json."""
         found: dict[str, Any] = {
             "scale": float(self.scale),
             "prior_precision": float(self.prior_precision),
-            "mean_curvature": float(self.curvature.weight.double().mean()),
+            "covariance": self.options.covariance,
+            "mean_curvature": float(self.curvature.mean()),
             "criterion": self.options.tune.criterion,
         }
+        if self._unknowns is not None:
+            found["unknowns_auroc"] = {str(ratio): score for ratio, score in self._unknowns.scores.items()}
         if self._tuned is None:
             return found
         best = max(self._tuned.trials, key=lambda trial: trial.score)
@@ -228,6 +246,26 @@ class LaplaceHead(nn.Module):
             "scales_tried": [scales[0], scales[-1]],
             "best_scale_at_the_end": best.scale in (scales[0], scales[-1]),
         }
+
+
+def _curvature(
+    head: nn.Linear, options: LaplaceOptions, *, running: bool
+) -> OnlineCurvature | KroneckerCurvature:
+    """What holds H, as the options say."""
+    dim, width = head.weight.shape
+    has_bias = isinstance(head.bias, Tensor)
+    if options.covariance == "diagonal":
+        return OnlineCurvature(dim, width, memory=options.memory, has_bias=has_bias)
+    check_kronecker(geometry=options.geometry, approximation=options.approximation)
+    return KroneckerCurvature(
+        dim,
+        width,
+        memory=options.memory,
+        has_bias=has_bias,
+        turns=options.geometry != "linear",
+        running=running,
+        refactor=options.refactor,
+    )
 
 
 def curvature_options(config: Config) -> CurvatureOptions:
@@ -245,9 +283,12 @@ def curvature_options(config: Config) -> CurvatureOptions:
 
 def curvature_negative_weight(config: Config) -> float:
     """The weight of negative pairs in the curvature: what is asked for, else the loss's, within bounds."""
-    asked = config.section("laplace", LaplaceOptions).negative_weight
-    most = MOST_NEGATIVE_WEIGHT[curvature_reduction(config)]
-    return min(config.loss.negative_weight, most) if asked is None else asked
+    options = config.section("laplace", LaplaceOptions)
+    if options.negative_weight is not None:
+        return options.negative_weight
+    if options.covariance == "kronecker":
+        return 0.0
+    return min(config.loss.negative_weight, MOST_NEGATIVE_WEIGHT[curvature_reduction(config)])
 
 
 def curvature_reduction(config: Config) -> Reduction:
