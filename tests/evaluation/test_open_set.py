@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -65,15 +66,13 @@ def test_against_loops(apart: bool) -> None:
     assert embedding.uncertainty is not None
     inside, outside = (embedding.uncertainty[rows].double().tolist() for rows in (known, unknown))
     assert found["oscr"] == pytest.approx(twin.oscr(inside, right, outside))
-    assert found["fnir@fpir0.1"] == pytest.approx(
-        twin.fnir_at_fpir(inside, right, outside, twin.Fraction("0.1"))
-    )
+    assert found["fnir@fpir0.1"] == pytest.approx(twin.fnir_at_fpir(inside, right, outside, Fraction("0.1")))
     assert found["dir@far0.1"] == pytest.approx(1 - found["fnir@fpir0.1"])
-    share = twin.Fraction("0.3")
+    share = Fraction("0.3")
     assert found["open_augrc"] == pytest.approx(twin.open_augrc(inside, right, outside, share))
     assert found["open_aurc"] == pytest.approx(twin.open_aurc(inside, right, outside, share), abs=1e-5)
     assert found["open_coverage@risk0.05"] == pytest.approx(
-        twin.open_coverage_at_risk(inside, right, outside, twin.Fraction("0.05"), share)
+        twin.open_coverage_at_risk(inside, right, outside, Fraction("0.05"), share)
     )
     assert found.counts["open_set_known"] == len(known)
     assert found.counts["open_set_unknown"] == len(unknown)

@@ -9,6 +9,7 @@ right answers to queries whose label is in the gallery, and withheld ones to que
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -96,7 +97,12 @@ def balanced_accuracy(right: Tensor, labels: Tensor) -> float:
     """
     _check_truth(right, labels)
     ones = torch.ones(1, len(right), dtype=torch.double, device=right.device)
-    return float(balanced_form(right, labels)(ones)["balanced"])
+    return float(label_means(labels)(ones, right))
+
+
+def _balanced(voted: Voted) -> Form:
+    means = label_means(voted.labels)
+    return lambda weights: {"label_top1_balanced": means(weights, voted.correct)}
 
 
 register(
@@ -105,7 +111,7 @@ register(
         "Top-1 by label, mean over labels",
         "The same share for each label, then the mean over labels: rare labels count as much as frequent ones.",
         of=Voted,
-        measure=lambda voted: _only(balanced_form(voted.correct, voted.labels), "label_top1_balanced"),
+        measure=_balanced,
         group=RETRIEVAL,
     )
 )
@@ -137,26 +143,22 @@ def baus(predicted: Tensor, labels: Tensor) -> float:
     return balanced_accuracy(predicted == NONE, labels)
 
 
-def balanced_form(right: Tensor, labels: Tensor) -> Form:
-    """`balanced_accuracy` of weighted queries, as "balanced": weights (b, n) → (b,).
+def label_means(labels: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """`balanced_accuracy` of weighted queries with these labels (n,).
 
-    right is (n,), or (b, n) where it differs between replicates. Labels that are not drawn do not count.
+    The function takes weights (b, n) and right, (n,) or (b, n), and gives (b,). Labels not drawn do not count.
     """
     names, label = labels.unique(return_inverse=True)
 
-    def form(weights: Tensor) -> dict[str, Tensor]:
+    def means(weights: Tensor, right: Tensor) -> Tensor:
         empty = weights.new_zeros(len(weights), len(names))
         size = empty.index_add(1, label, weights)
         good = empty.index_add(1, label, weights * right)
         drawn = size > 0
         share = torch.where(drawn, good / size.clamp_min(torch.finfo(size.dtype).tiny), 0.0)
-        return {"balanced": share.sum(1) / drawn.sum(1)}
+        return share.sum(1) / drawn.sum(1)
 
-    return form
-
-
-def _only(form: Form, name: str) -> Form:
-    return lambda weights: {name: form(weights)["balanced"]}
+    return means
 
 
 def _check_evidence(labels: Tensor, evidence: Tensor) -> None:

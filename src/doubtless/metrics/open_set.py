@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
-from doubtless.metrics.labels import balanced_form
+from doubtless.metrics.labels import label_means
 from doubtless.metrics.measure import Curve
 from doubtless.metrics.metric import OPEN_SET, Metric, register
 from doubtless.metrics.ood import CURVE_POINTS, PairForm
@@ -217,17 +217,17 @@ def balanced_rates_form(view: OpenSet) -> PairForm:
     place[ranking.order] = torch.searchsorted(
         ranking.ends, torch.arange(len(place), device=place.device)
     )  # which group each query is in
+    over_known, over_unknown = label_means(view.known_labels), label_means(view.unknown_labels)
     of_known, of_unknown = place[: len(view.known)], place[len(view.known) :]
 
     def form(known_weights: Tensor, unknown_weights: Tensor) -> dict[str, Tensor]:
         counts = _Counts.of(ranking, view.correct, known_weights, unknown_weights)
-        values = {}
+        values: dict[str, Tensor] = {}
         for rate in view.false_alarms:
             groups = counts.allowed(rate).sum(1, keepdim=True)  # the first so many are answered
             right, refused = (of_known < groups) & view.correct, of_unknown >= groups
-            baks = balanced_form(right, view.known_labels)(known_weights)["balanced"]
-            baus = balanced_form(refused, view.unknown_labels)(unknown_weights)["balanced"]
-            values |= {f"baks@fpir{rate:g}": baks, f"baus@fpir{rate:g}": baus}
+            values[f"baks@fpir{rate:g}"] = over_known(known_weights, right)
+            values[f"baus@fpir{rate:g}"] = over_unknown(unknown_weights, refused)
         return values
 
     return form
