@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
@@ -16,6 +17,7 @@ from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, OpenSetOptions, evaluate
 from doubtless.evaluation.open_set import divide_labels
 from doubtless.metrics.labels import TEMPERATURE
+from doubtless.report import MethodResult, compare_methods
 from doubtless.report.figures import evaluation_figures
 from doubtless.report.sections import measure_tables
 from doubtless.search import Positions
@@ -114,6 +116,22 @@ def test_the_rest_of_an_evaluation_does_not_change(tmp_path: Path) -> None:
     assert "Right answers and answers to unknown labels" in drawn
     assert "Risk with unknown labels" in drawn
     assert "unknown labels" not in "".join(evaluation_figures(plain))
+
+
+def test_benchmarks_have_their_columns() -> None:
+    embedding, labels = toy()
+    spread = evaluate(embedding, labels, options=QUICK)
+    points = evaluate(Embedding.point(embedding.location), labels, options=QUICK)
+    names = ["label_top1", "augrc", "oscr", "fnir@fpir0.1"]
+    table = compare_methods(
+        [MethodResult("spread", [spread]), MethodResult("points", [points])], metrics=names
+    )
+    assert table.cells["spread"]["oscr"].mean == spread["oscr"]
+    free = {source: row["fnir@fpir0.1"].value for source, row in points.baselines.items()}
+    cell = table.cells["points"]["fnir@fpir0.1"]
+    assert math.isnan(cell.mean)
+    assert cell.free == min(free.values())  # of an error rate the lowest is the best
+    assert table.cells["points"]["label_top1"].mean == points["label_top1"]
 
 
 def test_an_uncertainty_from_outside_goes_with_its_queries() -> None:
