@@ -38,10 +38,10 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Terms:
-    """What is promised: at most `target_error` of answers wrong, with a share `unknown` of queries of no label here.
+    """At most `target_error` of answers are wrong, where a share `unknown` of queries has no label in the gallery.
 
-    `known`: labels of known queries are the `gallery`'s own, or `drawn` anew. `per`: an unknown label (and a drawn one)
-    is as likely as any other, or as likely as it has calibration queries; then the largest label limits what is shown.
+    `known`: labels of known queries are the `gallery`'s own, or `drawn` anew. `per`: a drawn label is as likely as
+    any other, or as likely as it has calibration queries; then the largest label limits what can be shown.
     """
 
     target_error: float = 0.05
@@ -145,13 +145,12 @@ class OpenRisk:
         return np.asarray(allowed >= 1 - (OF_UNKNOWN * level) ** (1 / max(labels, 1)))
 
     def allowed(
-        self, target: float, level: float, *, times: float = 1.0, unknown: float | None = None
+        self, place: NDArray[np.int64], level: Array, *, times: float = 1.0, unknown: float | None = None
     ) -> Array:
-        """The share of unknown queries (thresholds,) that may be answered, with so many times the known queries."""
+        """The share of unknown queries that may be answered at places (n,), with so many times the known ones."""
         total = self.counts.queries.sum() * times
-        return self._room(
-            self.wrong * total, self.answered * total, target, level, total=total, unknown=unknown
-        )
+        errors, answered = self.wrong[place] * total, self.answered[place] * total
+        return self._room(errors, answered, self.terms.target_error, level, total=total, unknown=unknown)
 
     def _shown_gallery(self, place: NDArray[np.int64], target: Array, level: Array) -> Flags:
         total = self.counts.queries.sum()

@@ -26,10 +26,10 @@ class Outcomes:
     (known,). Absent ones were searched with their whole label left out: `absent_score`, `absent_label` (absent,). A
     score of −inf is never answered.
 
-    >>> outcomes = Outcomes(torch.tensor([0.9, 0.4]), torch.tensor([True, False]), torch.tensor([7, 8]),
-    ...                     torch.tensor([0.5]), torch.tensor([7]))
+    >>> outcomes = Outcomes(torch.tensor([0.75, 0.5]), torch.tensor([True, False]), torch.tensor([7, 8]),
+    ...                     torch.tensor([0.25]), torch.tensor([7]))
     >>> outcomes.thresholds().tolist(), outcomes.label_count
-    ([0.9, 0.4], 2)
+    ([0.75, 0.5], 2)
     """
 
     score: Tensor
@@ -59,7 +59,7 @@ class Outcomes:
         if not len(falling):
             return falling
         steps = min(most, len(falling))
-        places = np.ceil(np.arange(1, steps + 1) * (len(falling) / steps)).astype(np.int64) - 1
+        places = -(-np.arange(1, steps + 1) * len(falling) // steps) - 1  # rounded up, the last one all
         return np.unique(falling[places])[::-1]
 
     def counted(self, thresholds: Array) -> Counts:
@@ -74,7 +74,7 @@ class Outcomes:
             first = np.searchsorted(-thresholds, -score.double().numpy(), side="left")
             cell = row * (len(thresholds) + 1) + first
             count = np.bincount(cell, minlength=len(labels) * (len(thresholds) + 1))
-            table = count.reshape(len(labels), -1).astype(np.float64)
+            table = count.reshape(len(labels), len(thresholds) + 1).astype(np.float64)
             return table[:, :-1].cumsum(1), table.sum(1)
 
         answered, queries = totals(self.score, self.label)

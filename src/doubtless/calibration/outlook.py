@@ -1,15 +1,13 @@
 """What would help where a target cannot be promised: more labels, more photos of them, or fewer unknown queries.
 
 The rates stay as they were counted and only the numbers grow; how many labels betting needs is worked out from the
-normal distribution and from the largest bet. The best threshold is taken in hindsight, so these are figures to plan
-by and no promise.
+normal distribution and from the largest bet, where tests start now. These are figures to plan by and no promise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +15,12 @@ from numpy.typing import NDArray
 from doubtless.calibration.betting import Array
 from doubtless.calibration.open_risk import OF_UNKNOWN, OpenRisk, Terms
 
+Starts = list[tuple[int, float]]
+"""Places among the thresholds where tests begin, and their share of 1 − confidence."""
 Plan = Callable[[float, float, float], bool]
 """Whether so many times the labels and the known queries would do, at a share of unknown queries."""
 FACTORS = np.concatenate([np.arange(1.1, 3.0, 0.1), np.geomspace(3, 1000, 60)])
 SHARES_OF_UNKNOWN = np.linspace(0, 1, 21)
-LEVEL = 0.8  # of 1 − confidence: that of the main start
-ENOUGH = 30  # answers at a threshold
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,14 @@ class Outlook:
         return said or ["More queries would not help; scores that tell right from wrong better would."]
 
 
-def outlook(risk: OpenRisk) -> Outlook:
-    """What would help this risk to be shown."""
+def outlook(risk: OpenRisk, starts: Starts) -> Outlook:
+    """What would help this risk to be shown at one of the starts (place, share of the level)."""
     terms = risk.terms
-    if not len(risk.answered) or not risk.labels:
+    if not starts or not risk.labels:
         return Outlook(None, None, None)
-    plan = _gallery_plan(risk) if terms.known == "gallery" else _drawn_plan(risk)
+    places = np.array([place for place, _ in starts])
+    level = np.array([share for _, share in starts]) * (1 - terms.confidence)
+    plan = (_gallery_plan if terms.known == "gallery" else _drawn_plan)(risk, places, level)
     labels = _first([plan(factor, factor, terms.unknown) for factor in FACTORS])
     queries = None
     if terms.known == "gallery":  # with labels drawn, more photos of the same ones say little
@@ -73,45 +73,34 @@ def _first(flags: list[bool]) -> float | None:
     return float(FACTORS[flags.index(True)]) if any(flags) else None
 
 
-def _gallery_plan(risk: OpenRisk) -> Plan:
-    target, level = risk.terms.target_error, (1 - risk.terms.confidence) * LEVEL
-    rate = risk.rates[risk.counts.absent_queries > 0]
+def _gallery_plan(risk: OpenRisk, places: NDArray[np.int64], level: Array) -> Plan:
+    rate = risk.rates[risk.counts.absent_queries > 0][:, places]
     mean, spread = rate.mean(0), rate.var(0)
 
     def plan(labels: float, queries: float, unknown: float) -> bool:
-        allowed = risk.allowed(target, level, times=queries, unknown=unknown)[_measured(risk)]
+        allowed = risk.allowed(places, level, times=queries, unknown=unknown)
         if unknown == 0:
             return bool((allowed >= 0).any())
-        needed = _labels_needed(
-            mean[_measured(risk)] - allowed, spread[_measured(risk)], 1 - allowed, OF_UNKNOWN * level
-        )
+        needed = _labels_needed(mean - allowed, spread, 1 - allowed, OF_UNKNOWN * level)
         return bool(((needed <= labels * len(rate)) & (allowed > 0) | (allowed >= 1)).any())
 
     return plan
 
 
-def _drawn_plan(risk: OpenRisk) -> Plan:
-    target, level = risk.terms.target_error, (1 - risk.terms.confidence) * LEVEL
-    wrong, answered = (rate[:, _measured(risk)] for rate in risk.known_rates())
-    absent = risk.rates[:, _measured(risk)]
-
-    @lru_cache(maxsize=1)  # labels grow at one and the same share of unknown queries
-    def needed(unknown: float) -> Array:
-        value = (1 - unknown) * (wrong - target * answered) + unknown * (1 - target) * absent
-        return _labels_needed(value.mean(0), value.var(0), np.full(value.shape[1], 1 - target), level)
+def _drawn_plan(risk: OpenRisk, places: NDArray[np.int64], level: Array) -> Plan:
+    target = risk.terms.target_error
+    wrong, answered = (rate[:, places] for rate in risk.known_rates())
+    absent = risk.rates[:, places]
 
     def plan(labels: float, queries: float, unknown: float) -> bool:
-        return bool((needed(unknown) <= labels * risk.labels).any())
+        value = (1 - unknown) * (wrong - target * answered) + unknown * (1 - target) * absent
+        needed = _labels_needed(value.mean(0), value.var(0), np.full(len(places), 1 - target), level)
+        return bool((needed <= labels * risk.labels).any())
 
     return plan
 
 
-def _measured(risk: OpenRisk) -> NDArray[np.bool_]:
-    """Thresholds (g,) at which enough is answered to go by."""
-    return np.asarray(risk.answered * risk.counts.queries.sum() >= ENOUGH)
-
-
-def _labels_needed(mean: Array, spread: Array, ceiling: Array, level: float) -> Array:
+def _labels_needed(mean: Array, spread: Array, ceiling: Array, level: Array) -> Array:
     """Labels to show a mean below 0: by the normal distribution, and no fewer than the largest bets on it need."""
     from scipy.special import ndtri
 

@@ -4,18 +4,19 @@ Thresholds are tested from stricter to looser ones (learn then test, Angelopoulo
 the share R of wrong answers (`open_risk`) is at most the target; the first that fails ends the sequence, so the one
 that is reached breaks the promise with probability 1 − confidence at most. Very strict thresholds answer too few
 queries to show anything, so the main sequence starts a little less than half way, in ratio, from the strictest one
-that would pass if every answer were right to answering everything; a small one starts earlier, for scores that are
-right only where they are surest, and one at answering everything. Each start brings its share of 1 − confidence, and a sequence that arrives at the next adds that one's share to its own (Bretz et al. 2009). None of
-this looks at what was right, so no queries are set aside to choose a start.
+that would pass if every answer were right to answering everything; two with small shares start earlier, for scores
+that are right only where they are surest, and at answering everything. Each start brings its share of
+1 − confidence, and a sequence that arrives at the next adds that one's share to its own (Bretz et al. 2009). None
+of this looks at what was right, so no queries are set aside to choose a start.
 
 Where the target cannot be met, each start has tested larger targets before, from 1 downwards, at its own share; the
 least that passed is promised instead, under the same probability.
 
 What it rests on. Queries to come are like the calibration queries: known ones like the gallery's items searched
 without themselves (one photo fewer than a query will find, which errs to the safe side where more photos help),
-unknown ones like items searched without their label (one label fewer, so a little less to be mistaken for: it matters
-with few labels); unknown labels are like the gallery's; the share of unknown queries is at most the stated one;
-scores were not fitted on these queries. `Terms.known` says whose labels are drawn.
+unknown ones like items searched without their label (one label fewer, so a little less to be mistaken for, which
+matters with few labels); unknown labels are like the gallery's; the share of unknown queries is at most the stated
+one; scores were not fitted on these queries. `Terms.known` says whose labels are drawn.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from torch import Tensor
 from doubtless.calibration.betting import Array
 from doubtless.calibration.open_risk import OpenRisk, Terms
 from doubtless.calibration.outcomes import Outcomes
-from doubtless.calibration.outlook import Outlook, outlook
+from doubtless.calibration.outlook import Outlook, Starts, outlook
 
 ATTACHMENT = "promise"
 STARTS = (0.15, 0.4, 1.0)
 """Where sequences begin: powers that lead from the least coverage that can be shown to all of it."""
 SHARES = (0.1, 0.8, 0.1)
 LATEST = 0.25
-"""Least coverage that starts are counted from, at most: strict ones show what can be promised in the target's place."""
+"""Coverage that starts are counted from, at most: strict ones show what can be promised in the target's place."""
 LARGER_TARGETS = 60
 
 
@@ -83,10 +84,10 @@ class Promise:
         thresholds = outcomes.thresholds()
         risk = OpenRisk(outcomes.counted(thresholds), terms)
         starts = starting_places(risk)
-        reached = last_shown(risk, starts) if len(thresholds) else None
+        reached = last_shown(risk, starts)
         met = reached is not None
         place, bound = (reached, terms.target_error) if reached is not None else _least(risk, starts)
-        advice = Outlook(None, None, terms.unknown) if met else outlook(risk)
+        advice = Outlook(None, None, terms.unknown) if met else outlook(risk, starts)
         return _at(outcomes, thresholds, risk, place, bound, advice, met=met)
 
     def at(self, **changes: Any) -> Promise:
@@ -124,9 +125,9 @@ class Promise:
         return cls.of(Outcomes.from_tensors(tensors), Terms(**record))
 
 
-def starting_places(risk: OpenRisk) -> list[tuple[int, float]]:
+def starting_places(risk: OpenRisk) -> Starts:
     """Where sequences start (place, share of the level), from stricter to looser."""
-    if not len(risk.answered):
+    if not len(risk.answered) or not risk.answered[-1]:
         return []
     level = (1 - risk.terms.confidence) * max(SHARES)
     possible = risk.possible(risk.terms.target_error, level).nonzero()[0]
@@ -137,10 +138,10 @@ def starting_places(risk: OpenRisk) -> list[tuple[int, float]]:
     return [(int(place), share) for place, share in zip(places, SHARES, strict=True)]
 
 
-def last_shown(risk: OpenRisk, starts: list[tuple[int, float]]) -> int | None:
+def last_shown(risk: OpenRisk, starts: Starts) -> int | None:
     """The loosest place that a sequence of tests reaches; None: all fail at their start."""
     last, held = None, 0.0
-    stops = [place for place, _ in starts[1:]] + [len(risk.answered)]
+    stops = [*(place for place, _ in starts), len(risk.answered)][1:]
     for (start, share), stop in zip(starts, stops, strict=True):
         held += share
         places = np.arange(start, stop)
@@ -152,7 +153,7 @@ def last_shown(risk: OpenRisk, starts: list[tuple[int, float]]) -> int | None:
     return last
 
 
-def _least(risk: OpenRisk, starts: list[tuple[int, float]]) -> tuple[int | None, float]:
+def _least(risk: OpenRisk, starts: Starts) -> tuple[int | None, float]:
     """The start that shows the least R, each tested from 1 downwards to the target at its own share."""
     targets = np.geomspace(1.0, risk.terms.target_error, LARGER_TARGETS + 1)[1:]
     best: tuple[int | None, float] = (None, 1.0)
