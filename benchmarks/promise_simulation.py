@@ -69,8 +69,7 @@ class Labels:
         weight = weight / weight.sum()
         density = norm.pdf(GRID[:, None] - self.near) * (GRID[1] - GRID[0])
         chance = norm.cdf(self.mistaken - world.clear * (GRID[:, None] + 1))
-        wrong = ((density * chance) @ weight)[::-1].cumsum()[::-1]
-        answered = (density @ weight)[::-1].cumsum()[::-1]
+        wrong, answered = (_above(part @ weight) for part in (density * chance, density))
         return wrong, answered, norm.sf(GRID[:, None] - self.strange) @ weight
 
     def outcomes(self, photos: Any, world: World, random: np.random.Generator) -> Outcomes:
@@ -82,6 +81,11 @@ class Labels:
         return Outcomes(
             torch.from_numpy(score), torch.from_numpy(~wrong), label, torch.from_numpy(absent), label
         )
+
+
+def _above(cell: Array) -> Array:
+    """The integral from each point of the grid on, by the trapezium rule."""
+    return np.asarray(cell[::-1].cumsum()[::-1] - cell / 2)
 
 
 def oracle(curves: tuple[Array, Array, Array], terms: Terms) -> float:

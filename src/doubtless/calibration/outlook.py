@@ -1,13 +1,16 @@
 """What would help where a target cannot be promised: more labels, more photos of them, or fewer unknown queries.
 
 The rates stay as they were counted and only the numbers grow; how many labels betting needs is worked out from the
-normal distribution and from the largest bet, where tests start now. These are figures to plan by and no promise.
+normal distribution and from the largest bet, where tests start now or could start. These are figures to plan by
+and no promise.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,8 @@ Starts = list[tuple[int, float]]
 Plan = Callable[[float, float, float], bool]
 """Whether so many times the labels and the known queries would do, at a share of unknown queries."""
 FACTORS = np.concatenate([np.arange(1.1, 3.0, 0.1), np.geomspace(3, 1000, 60)])
+ENOUGH = 30
+"""Answers at a threshold whose rates are gone by."""
 SHARES_OF_UNKNOWN = np.linspace(0, 1, 21)
 
 
@@ -51,26 +56,34 @@ def outlook(risk: OpenRisk, starts: Starts) -> Outlook:
     terms = risk.terms
     if not starts or not risk.labels:
         return Outlook(None, None, None)
-    places = np.array([place for place, _ in starts])
-    level = np.array([share for _, share in starts]) * (1 - terms.confidence)
+    places, level = _candidates(risk, starts)
     plan = (_gallery_plan if terms.known == "gallery" else _drawn_plan)(risk, places, level)
-    labels = _first([plan(factor, factor, terms.unknown) for factor in FACTORS])
+    labels = _least(lambda factor: plan(factor, factor, terms.unknown))
     queries = None
     if terms.known == "gallery":  # with labels drawn, more photos of the same ones say little
-        queries = _first([plan(1.0, factor, terms.unknown) for factor in FACTORS])
-    fits = [plan(1.0, 1.0, float(share)) for share in SHARES_OF_UNKNOWN * terms.unknown]
+        queries = _least(lambda factor: plan(1.0, factor, terms.unknown))
+    shares = SHARES_OF_UNKNOWN * terms.unknown
+    fitting = bisect_left(range(len(shares)), True, key=lambda at: not plan(1.0, 1.0, float(shares[at])))
     known = int(risk.counts.queries.sum())
     return Outlook(
         None if labels is None else int(np.ceil(labels * risk.labels)),
         None if queries is None else int(np.ceil(queries * known)),
-        float(SHARES_OF_UNKNOWN[fits.index(False) - 1] * terms.unknown)
-        if fits[0] and not all(fits)
-        else None,
+        float(shares[fitting - 1]) if 0 < fitting < len(shares) else None,
     )
 
 
-def _first(flags: list[bool]) -> float | None:
-    return float(FACTORS[flags.index(True)]) if any(flags) else None
+def _candidates(risk: OpenRisk, starts: Starts) -> tuple[NDArray[np.int64], Array]:
+    """Places and their levels: the starts, and at the smallest share what could be a start with more queries."""
+    measured = (risk.answered * risk.counts.queries.sum() >= ENOUGH).nonzero()[0]
+    places = np.array([*(place for place, _ in starts), *measured])
+    shares = [*(share for _, share in starts), *([min(share for _, share in starts)] * len(measured))]
+    return places, np.array(shares) * (1 - risk.terms.confidence)
+
+
+def _least(enough: Callable[[float], bool]) -> float | None:
+    """The smallest factor that is enough, as all larger ones are."""
+    place = bisect_left(range(len(FACTORS)), True, key=lambda at: enough(float(FACTORS[at])))
+    return float(FACTORS[place]) if place < len(FACTORS) else None
 
 
 def _gallery_plan(risk: OpenRisk, places: NDArray[np.int64], level: Array) -> Plan:
@@ -92,10 +105,14 @@ def _drawn_plan(risk: OpenRisk, places: NDArray[np.int64], level: Array) -> Plan
     wrong, answered = (rate[:, places] for rate in risk.known_rates())
     absent = risk.rates[:, places]
 
-    def plan(labels: float, queries: float, unknown: float) -> bool:
+    @lru_cache(maxsize=1)  # labels grow at one and the same share of unknown queries
+    def needed(unknown: float) -> float:
         value = (1 - unknown) * (wrong - target * answered) + unknown * (1 - target) * absent
-        needed = _labels_needed(value.mean(0), value.var(0), np.full(len(places), 1 - target), level)
-        return bool((needed <= labels * risk.labels).any())
+        found = _labels_needed(value.mean(0), value.var(0), np.full(len(places), 1 - target), level)
+        return float(found.min())
+
+    def plan(labels: float, queries: float, unknown: float) -> bool:
+        return needed(unknown) <= labels * risk.labels
 
     return plan
 
