@@ -41,6 +41,16 @@ def test_no_distribution_is_rejected_more_often_than_the_level(
     assert total <= level + 1e-12
 
 
+@pytest.mark.parametrize("mean", [0.3, 0.5])
+def test_what_is_shown_of_a_mean_is_shown_of_larger_ones(mean: float) -> None:
+    """The room for unknown queries is itself found from data, so no smaller mean may be rejected more easily."""
+    sequences = np.array(list(itertools.product((0.0, 1.0), repeat=9)))
+    chance = np.where(sequences > 0, mean, 1 - mean).prod(1)
+    smaller = np.array([shown(sequences.T, part * mean, 0.1) for part in np.linspace(0.1, 1, 30)])
+    assert (np.maximum.accumulate(smaller, axis=0) == smaller).all()
+    assert 0 < float(chance[smaller.any(0)].sum()) <= 0.1
+
+
 def test_it_rejects_nearly_as_often_as_the_best_test() -> None:
     """Where the mean is half of what is tested; a constant bet, or one that forgets the end, stays far below."""
     random = np.random.default_rng(0)

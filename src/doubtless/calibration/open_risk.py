@@ -8,7 +8,9 @@ Two ways to say what is drawn:
 `gallery` — the labels of known queries are the gallery's own and stay, and only their photos are drawn, each query
 for itself; unknown labels are new, drawn like the labels that were left out. Exact binomial bounds (Clopper and
 Pearson 1934) of the errors among answered known queries and of how many are answered leave room for a share of
-unknown queries answered, and betting over labels tests that it stays below. The three share the level.
+unknown queries answered, and betting over labels tests that it stays below. The three share the level. (The room is
+found from data, which is sound as long as what is shown of a share is shown of larger ones too: true of the bets in
+all cases that were enumerated or simulated, but not proven.)
 
 `drawn` — the labels of known queries are new ones too. R ≤ r means that (1 − π)(e₁ − r c₁) + π (1 − r) a₀ has a
 mean of at most 0 over labels, tested by betting over the labels that have known and absent queries. Queries of one
