@@ -85,7 +85,9 @@ def _newton(table: Tensor, there: Tensor, chosen: Tensor) -> Tensor:
         gradient = (expected - taken).sum(0) + ridge @ weight
         curvature = (flat * chance.flatten().unsqueeze(1)).T @ flat - expected.T @ expected + ridge
         step = torch.linalg.solve(curvature, gradient)
-        while float(step.abs().max()) >= TOLERANCE and not cost(weight - step) <= current + ROUNDING * current:
+        while (
+            float(step.abs().max()) >= TOLERANCE and not cost(weight - step) <= current + ROUNDING * current
+        ):
             step = step / 2
         weight = weight - step
         current = cost(weight)
@@ -97,8 +99,8 @@ def _newton(table: Tensor, there: Tensor, chosen: Tensor) -> Tensor:
 def _check(table: Tensor, there: Tensor, chosen: Tensor) -> None:
     if table.dim() != 3 or table.shape[:2] != there.shape or len(chosen) != len(table) or not len(table):
         raise InputError(
-            "Conditional logit needs alternatives (n, M, F), which exist (n, M) and the chosen one (n,), n at least "
-            f"1, got shapes {tuple(table.shape)}, {tuple(there.shape)} and {tuple(chosen.shape)}."
+            "Conditional logit needs alternatives (n, M, F), which exist (n, M) and the chosen one (n,), n at "
+            f"least 1, got shapes {tuple(table.shape)}, {tuple(there.shape)} and {tuple(chosen.shape)}."
         )
     if not bool(there.gather(1, chosen.unsqueeze(1)).all()):
         raise InputError("An alternative was chosen that does not exist; leave out queries without one.")

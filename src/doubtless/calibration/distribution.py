@@ -1,18 +1,18 @@
 """One distribution per query: over the labels among its hits and *none of these*, summing to one.
 
-Which label it is, if it is one of them: a conditional logit over the labels' evidence, fitted on searches whose label
-was found. Whether it is none: a logistic regression on the evidence of the labels that come into question, on the
-scores and on how much the labels disagree, fitted on the same queries in a gallery with their label (present) and
-without it (absent). Absent searches stand in for things that are not there.
+Which label it is, if it is one of them: a conditional logit over the labels' evidence, fitted on searches whose
+label was found. Whether it is none: a logistic regression on the evidence of the labels that come into question, on
+the scores and on how much the labels disagree, fitted on the same queries in a gallery with their label (present)
+and without it (absent). Absent searches stand in for things that are not there.
 
-A query must not have shaped what it is measured by. Present searches are measured in a metric fitted without their own
-item, absent ones without their whole label, exactly as queries from outside will find it; and every probability that
-a promise is made from comes from weights that saw no query of its label.
+A query must not have shaped what it is measured by. Present searches are measured in a metric fitted without their
+own item, absent ones without their whole label, just as queries from outside will find it; and every probability
+that a promise is made from comes from weights that saw no query of its label.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,10 @@ from torch import Tensor
 
 from doubtless.calibration.choice import ConditionalLogit, shares
 from doubtless.calibration.evidence import (
+    NARROW,
     OF_SCORES,
     OF_VECTORS,
+    WIDE,
     Evidence,
     LabelHits,
     Statistics,
@@ -32,7 +34,6 @@ from doubtless.calibration.evidence import (
 from doubtless.calibration.regression import Logistic
 from doubtless.calibration.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
-from doubtless.logistic import folds_of
 
 FOLDS = 5
 AT_FITTING = 0.5
@@ -94,15 +95,20 @@ class Weights:
         found = right.any(1)
         if not bool(found.any()) or not len(absent):
             raise InputError(
-                "No query found its label, or none searched a gallery without it; the distribution is fitted on both."
+                "No query found its label, or none searched a gallery without it; the distribution is fitted on "
+                "both."
             )
         table = _stacked(present)
-        choice = ConditionalLogit.fit(table[found], present.there[found], right[found].to(torch.uint8).argmax(1))
-        both = torch.cat([none_features(present, choice(table)), none_features(absent, choice(_stacked(absent)))])
+        choice = ConditionalLogit.fit(
+            table[found], present.there[found], right[found].to(torch.uint8).argmax(1)
+        )
+        both = torch.cat(
+            [none_features(present, choice(table)), none_features(absent, choice(_stacked(absent)))]
+        )
         outcome = torch.cat([~found, torch.ones(len(absent), dtype=torch.bool)])
-        rows = len(outcome)
-        each = ((1 - AT_FITTING) * rows / len(present), AT_FITTING * rows / len(absent))
-        weight = torch.cat([torch.full((len(e),), w, dtype=torch.double) for e, w in zip((present, absent), each, strict=True)])
+        weight = torch.ones(len(outcome), dtype=torch.double)  # sums to AT_FITTING of all over absent queries
+        weight[: len(present)] = (1 - AT_FITTING) * len(outcome) / len(present)
+        weight[len(present) :] = AT_FITTING * len(outcome) / len(absent)
         none = Logistic.fit(both, outcome, weight=weight)
         return cls(choice, none, float((~found).double().mean()))
 
@@ -133,7 +139,11 @@ class LabelDistribution:
         tensors |= self.by.spread.tensors("spread.")
         if self.by.metric is not None:
             tensors |= self.by.metric.tensors("metric.")
-        record = {"scale": self.by.scale, "missed": self.weights.missed, "vectors": self.by.metric is not None}
+        record = {
+            "scale": self.by.scale,
+            "missed": self.weights.missed,
+            "vectors": self.by.metric is not None,
+        }
         return tensors, record
 
     @classmethod
@@ -170,7 +180,7 @@ def none_features(given: Evidence, utility: Tensor) -> Tensor:
     """
     chance = shares(utility, given.there)
     features = [*given.scores.values(), *_disagreement(chance, chance)]
-    for kernel, width in (("narrow", 0.25), ("wide", 1.0)):
+    for kernel, width in (("narrow", NARROW), ("wide", WIDE)):
         features += _disagreement(shares(given.table[kernel] / width, given.there), chance)
     names = [name for name in given.table if name != "best"]
     features += [(chance * given.table[name]).sum(1) for name in names]

@@ -1,8 +1,8 @@
 """What a query's hits say of each label among them: one row of numbers per label, not per item.
 
-Several items of one label support it together: by a kernel over their scores, narrow and wide, and by where the query
-lies from the mean of the label's items among the hits, in the metric within labels. Nothing but the hits is looked
-at, so it costs the same in a gallery of any size, and a filter or a new item needs no table to be rebuilt.
+Several items of one label support it together: by a kernel over their scores, narrow and wide, and by where the
+query lies from the mean of the label's items among the hits, in the metric within labels. Nothing but the hits is
+looked at, so it costs the same in a gallery of any size, and a filter or a new item needs no table to be rebuilt.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ class LabelHits:
     """(n, D) vectors of the queries."""
 
     def __post_init__(self) -> None:
-        shapes = [self.label.shape, self.score.shape, self.label.shape if self.row is None else self.row.shape]
+        shapes = [
+            self.label.shape,
+            self.score.shape,
+            self.label.shape if self.row is None else self.row.shape,
+        ]
         if self.label.dim() != 2 or len(set(shapes)) > 1:
             raise InputError(
                 "Labels, scores and rows of hits must have one shape (queries, k), got "
@@ -211,7 +215,8 @@ def _from_means(
     hits: LabelHits, slot: Tensor, width: int, metric: WithinMetric, vectors: Vectors
 ) -> dict[str, Tensor]:
     """Distance and cosine (n, M) from each query to the mean of each label's hits, some queries at a time."""
-    assert hits.row is not None and hits.query is not None
+    assert hits.row is not None
+    assert hits.query is not None
     labelled, (n, k), dim = hits.labelled, hits.row.shape, hits.query.shape[1]
     distance = torch.zeros(n, width, dtype=torch.double, device=hits.score.device)
     cosine = torch.zeros_like(distance)

@@ -1,9 +1,9 @@
 """What the items of a label have in common: a metric in which labels are round, and how near their items lie.
 
 Two small statistics of a labelled gallery. Directions in which items of one label differ from each other say little
-about the label, so distances are taken after dividing by them (the within-class covariance of Fisher 1936, shrunk to
-a multiple of the identity as by Friedman 1989). And a label whose own items lie close together claims fewer queries
-at a given similarity than one whose items are spread.
+about the label, so distances are taken after dividing by them (the within-class covariance of Fisher 1936, shrunk
+to a multiple of the identity as by Friedman 1989). And a label whose own items lie close together claims fewer
+queries at a given similarity than one whose items are spread.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class LabelSpread:
         known = (label >= 0) & (label < len(self.count))
         code = torch.where(known, label, 0)
         count, total, square = (
-            torch.where(known, values[code], 0.0) if len(values) else torch.zeros_like(label, dtype=torch.double)
+            torch.where(known, values[code], 0.0)
+            if len(values)
+            else torch.zeros_like(label, dtype=torch.double)
             for values in (self.count, self.total, self.square)
         )
         if without is not None:
