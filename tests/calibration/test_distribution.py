@@ -15,6 +15,7 @@ from doubtless.calibration.distribution import (
     AT_FITTING,
     Distribution,
     LabelDistribution,
+    Weights,
     none_features,
     shift_of_none,
 )
@@ -368,6 +369,16 @@ class TestFit:
         for name, value in fitted.model.state()[0].items():
             assert torch.equal(value, again.model.state()[0][name]), name
 
+    def test_present_and_absent_weigh_as_stated_whatever_their_numbers(
+        self, gallery: tuple[Tensor, Tensor], fitted: FittedDistribution
+    ) -> None:
+        """The intercept is hardly penalised, so the mean of none is the share of none among weighted queries."""
+        few = fitted.absent[torch.arange(0, LABELS * EACH, 5)]
+        weights = Weights.fit(fitted.present, gallery[1], few)
+        present, absent = (weights(given, unknown=AT_FITTING).none.mean() for given in (fitted.present, few))
+        mean = (1 - AT_FITTING) * present + AT_FITTING * absent
+        assert float(mean) == pytest.approx((1 - AT_FITTING) * weights.missed + AT_FITTING, abs=1e-4)
+
     def test_scores_alone_serve_without_vectors(self, gallery: tuple[Tensor, Tensor]) -> None:
         searches = searches_of(*gallery, vectors=False)
         model = fit_distribution(searches).model
@@ -397,8 +408,6 @@ class TestFit:
         assert bool((fitted.folds[0] == fitted.folds[1]).all())
         poisoned = fitted.present.table["narrow"].clone()
         poisoned[held] = -poisoned[held]
-        from doubtless.calibration.distribution import Weights
-
         rows = ~held
         present = type(fitted.present)(
             fitted.present.label, fitted.present.table | {"narrow": poisoned}, fitted.present.scores

@@ -40,6 +40,9 @@ AT_FITTING = 0.5
 """Share of absent queries that the regression of *none* is fitted at; any other is a shift of its odds."""
 UNKNOWN = 0.1
 """Share of queries whose label is not in the gallery, where nobody says another."""
+WORTH = 0.1
+"""Of an independent query, what one among others of its label counts for against the ridge: where labels are few,
+the regression of *none* would else describe these labels, not labels."""
 NEVER_CERTAIN = 1e-6
 """A share this close to 1 counts as this close: its log-odds stay finite."""
 
@@ -106,9 +109,9 @@ class Weights:
             [none_features(present, choice(table)), none_features(absent, choice(_stacked(absent)))]
         )
         outcome = torch.cat([~found, torch.ones(len(absent), dtype=torch.bool)])
-        weight = torch.ones(len(outcome), dtype=torch.double)  # sums to AT_FITTING of all over absent queries
-        weight[: len(present)] = (1 - AT_FITTING) * len(outcome) / len(present)
-        weight[len(present) :] = AT_FITTING * len(outcome) / len(absent)
+        weight = torch.empty(len(outcome), dtype=torch.double)
+        weight[: len(present)] = (1 - AT_FITTING) * WORTH * len(outcome) / len(present)
+        weight[len(present) :] = AT_FITTING * WORTH * len(outcome) / len(absent)
         none = Logistic.fit(both, outcome, weight=weight)
         return cls(choice, none, float((~found).double().mean()))
 
