@@ -20,8 +20,10 @@ from doubtless.calibration.pairs import PairAnswer as PairAnswer
 from doubtless.calibration.pairs import answer_pair
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answer import Answer, Answers
-from doubtless.gallery.judge import Calibrated, Judge
+from doubtless.gallery.answer import Answer
+from doubtless.gallery.answers import Answers
+from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.judge import Judge
 from doubtless.gallery.model import ModelLike, ModelOf, opened, recorded_model
 from doubtless.gallery.queries import Picture, Pictures, Queries
 from doubtless.index.backends import folder_beside, open_index
@@ -201,7 +203,7 @@ class Gallery:
     def ask_items(self, rows: Tensor, k: int = 10) -> Answers:
         """What the gallery thinks of its own items at some rows (n,), each among all others."""
         embedding = self.index.embedding(rows)
-        hits = without_itself(self.index.search(embedding, max(k, DEPTH) + 1), rows)
+        hits = without_itself(self.index.search(embedding, max(self.judge.depth(k), DEPTH) + 1), rows)
         return self.judge.answers(hits, embedding, self.index, k=k)
 
     def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
@@ -356,7 +358,7 @@ class Gallery:
             "dim": settings.dim,
             "score": settings.score,
             "model": settings.model,
-            "calibrated": calibrated.calibrator is not None,
+            "calibrated": calibrated.is_there,
             "pairs_calibrated": calibrated.pairs is not None,
             "promise": self.judge.promise(),
             "calibration": None if not calibrated.record else dict(calibrated.record),
