@@ -68,6 +68,11 @@ class Terms:
     set_confidence: float | None = None
 
 
+def watched_doubt(sureness: Tensor) -> Tensor:
+    """1 − sureness (n,), 2 where that is not finite: drift compares ranks."""
+    return (1 - sureness).nan_to_num(posinf=2.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
     """Answers to n queries. `answers[i]` is an `Answer`; nothing is looked up before that.
@@ -98,6 +103,13 @@ class Answers:
     def parts(self) -> Mapping[str, Tensor]:
         """Name → (n,)."""
         return {} if self.doubt is None else self.doubt.parts
+
+    @property
+    def watched(self) -> Tensor | None:
+        """What drift is told by, (n,): the doubt, 2 of a query for which no label is more probable than none."""
+        if self.distribution is None:
+            return self.total_doubt
+        return watched_doubt(self.distribution.sureness)
 
     def decisions(self) -> list[Decision]:
         """Of every query, in words."""

@@ -20,7 +20,7 @@ from doubtless.calibration.features import DEPTH
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, finite
-from doubtless.gallery.answers import Answers, Doubted, Terms
+from doubtless.gallery.answers import Answers, Doubted, Terms, watched_doubt
 from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.label_doubt import LabelDoubt, oddness
 from doubtless.index.base import Index
@@ -172,7 +172,7 @@ class Judge:
     def tested_doubts(self) -> Tensor | None:
         """Doubts (m,) of the calibration queries that nothing was fitted on or chosen by; None: not calibrated."""
         if self.calibrated.promise is not None:
-            return 1 - self.calibrated.promise.outcomes.score
+            return watched_doubt(self.calibrated.promise.outcomes.score)
         if self.calibrated.risk is None:
             return None
         doubt, _, pilot = self.calibrated.risk.evidence

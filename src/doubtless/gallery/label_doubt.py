@@ -93,7 +93,9 @@ class LabelDoubt:
         if part == "gallery":
             return "Most of the doubt comes from the gallery: its labels contest each other."
         if part == "distance":
-            return "Most of the doubt comes from the distance: things that are not in the gallery find as much."
+            return (
+                "Most of the doubt comes from the distance: things that are not in the gallery find as much."
+            )
         rare = share_of_known(float(self.chances["altogether"][query]))
         named = {"image": "the image", "model": "the model", "novelty": "novelty"}[part]
         return f"Most of the doubt comes from {named}: {rare} of known queries are as odd."
