@@ -121,7 +121,7 @@ class Judge:
             hits=hits,
             k=k,
             decision=self._decide(hits, total, p_value),
-            terms=self._terms(confidence),
+            terms=self.terms(confidence),
             probability=chance,
             covering=sizes,
             presence=p_value,
@@ -154,7 +154,7 @@ class Judge:
         if calibrated.covering is not None:
             sizes = calibrated.covering.sizes(told.probability, confidence=confidence)
             sizes = torch.minimum(sizes, (told.label >= 0).sum(1))
-        terms = self._terms(confidence)
+        terms = self.terms(confidence)
         return Answers(
             index=index,
             hits=hits,
@@ -180,7 +180,7 @@ class Judge:
 
     def promise(self) -> dict[str, Any] | None:
         """What is promised, in plain values; None where nothing is."""
-        control, kept, terms = self.calibrated.risk, self.calibrated.promise, self._terms(None)
+        control, kept, terms = self.calibrated.risk, self.calibrated.promise, self.terms(None)
         if kept is not None:
             return {
                 "sentence": kept.sentence(),
@@ -228,7 +228,7 @@ class Judge:
         decision[~hits.found[:, 0]] = NOT_IN_GALLERY
         return decision
 
-    def _terms(self, confidence: float | None) -> Terms:
+    def terms(self, confidence: float | None) -> Terms:
         """What is decided by; where the target cannot be promised, what can be, unless that is too little."""
         control, kept = self.calibrated.risk, self.calibrated.promise
         if kept is not None:
@@ -253,9 +253,15 @@ class Judge:
         if not self.calibrated.is_there:
             return (self.why_not,)
         warnings = []
-        control = self.calibrated.risk if self.calibrated.promise is None else self.calibrated.promise
+        control, kept = self.calibrated.risk, self.calibrated.promise
         then = (self.calibrated.record or {}).get("items")
-        if control is not None and not control.met:
+        if kept is not None and not kept.met:
+            instead = (
+                "nothing is answered" if self.terms(None).threshold == -torch.inf else f"{kept.bound:.1%} can"
+            )
+            target = f"At most {kept.terms.target_error:.1%} wrong answers"
+            warnings.append(f"{target} cannot be promised for this gallery; {instead}.")
+        elif kept is None and control is not None and not control.met:
             warnings.append(control.sentence())
         if then and not 1 / GROWN <= items / then <= GROWN:
             warnings.append(

@@ -42,20 +42,21 @@ def of_labels(
         )
     if decision == "answer":
         return f"{best.label} with probability {best.probability:.2f}, {NONE} with {none:.2f}."
-    between = _between(labels, none)
+    choices = _choices(labels, none)
     if least is None or promised is None or least > 1:
-        return f"No answer: it lies between {between}; no small share of wrong answers can be promised."
-    return f"No answer: it lies between {between}; from {least:.2f} on at most {promised:.1%} of answers are wrong."
+        return f"No answer: {choices}; no small share of wrong answers can be promised."
+    return f"No answer: {choices}; from {least:.2f} on at most {promised:.1%} of answers are wrong."
 
 
-def _between(labels: Sequence[LabelChance], none: float) -> str:
+def _choices(labels: Sequence[LabelChance], none: float) -> str:
+    """What comes into question, in falling order."""
     least = WORTH_NAMING * labels[0].probability
-    chances = [(one.probability, one.label) for one in labels[:NAMED] if one.probability >= least]
-    if none >= least or len(chances) < 2:
-        chances.append((none, NONE))
-    ordered = sorted(chances, key=lambda pair: -pair[0])[:NAMED]
-    *others, last = [f"{name} ({chance:.2f})" for chance, name in ordered]
-    return f"{', '.join(others)} and {last}"
+    chances = [*((one.probability, one.label) for one in labels[:NAMED]), (none, NONE)]
+    ordered = sorted((pair for pair in chances if pair[0] >= least), key=lambda pair: -pair[0])[:NAMED]
+    named = [f"{name} ({chance:.2f})" for chance, name in ordered]
+    if len(named) == 1:
+        return f"{ordered[0][1]} has probability {ordered[0][0]:.2f}"
+    return f"it lies between {', '.join(named[:-1])} and {named[-1]}"
 
 
 def of_absence(p_value: float, false_alarm: float | None) -> str:
