@@ -40,11 +40,16 @@ class Targets:
     target_error: float = 0.05
     confidence: float = 0.95
     false_alarm: float = FALSE_ALARM
+    unknown: float = 0.1
 
     def __post_init__(self) -> None:
         for name in ("target_error", "confidence", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"The {name} must lie between 0 and 1, got {getattr(self, name)}.")
+        if not 0 <= self.unknown < 1:
+            raise InputError(
+                f"The share of unknown queries must be at least 0 and below 1, got {self.unknown}."
+            )
 
 
 DEFAULT = Targets()
