@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.fit import FEWEST
+from doubtless.data import SOURCES
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.content import import_file
@@ -43,7 +44,7 @@ VECTORS = (".npy", ".npz", ".safetensors")
 NAMED_BY = ("path", "image", "id")
 """Columns of a CSV that may name an image's file."""
 SAME = 1e-5
-"""Directions that differ by less in every number are of one picture."""
+"""Directions that differ by less in every number are of one picture; a copy saved anew differs by more."""
 SHOWN = 5
 """Unreadable images, and labels that the gallery does not have, that a record names; all are counted."""
 
@@ -101,6 +102,13 @@ def labelled_queries(
              shards, parquet files and sources by their name
     labels   a CSV of ids and labels, instead of the labels that the place has itself
     meter    is told how the embedding goes
+
+    >>> from doubtless.gallery import Gallery
+    >>> queries = Embedding.point(torch.eye(3)[[0, 1, 1]] + 0.1)
+    >>> queries.save("queries.safetensors", labels=torch.tensor([0, 1, 7]))
+    >>> with Gallery.create("shop", embedding=Embedding.point(torch.eye(3)), labels=["0", "1", "2"]) as shop:
+    ...     labelled_queries("queries.safetensors", shop).known
+    tensor([ True,  True, False])
     """
     known = _labels_of(gallery.index)
     shards = list(_shards(Path(place), gallery, known, labels, meter))
@@ -110,7 +118,7 @@ def labelled_queries(
         raise InputError(_nothing_read(place, bad))
     given = [label for shard in shards for label in shard.labels]
     _must_know_some(place, given, known)
-    embedding = fitting(Embedding.cat(parts), gallery.index.settings)
+    embedding = gallery.fitted(Embedding.cat(parts))
     ids = [name for shard in shards for name in shard.ids]
     return _without_strays(str(place), embedding, given, ids, known, gallery.index, bad)
 
@@ -151,29 +159,26 @@ def _without_strays(
 def sentences(given: Mapping[str, Any]) -> list[str]:
     """What the record of given queries says, in words."""
     found = [
-        f"Calibrated on {given['known']:,} queries from {given['place']}, which show {given['known_labels']:,} of "
-        f"the gallery's {given['gallery_labels']:,} labels."
+        f"{_counted(given['known'])} from {given['place']}, of {given['known_labels']:,} of the gallery's "
+        f"{given['gallery_labels']:,} labels."
     ]
     if given["unknown"]:
-        more = given["unknown_labels"] - len(given["first_unknown_labels"])
-        names = ", ".join(repr(label) for label in given["first_unknown_labels"])
+        names = [repr(label) for label in given["first_unknown_labels"]]
         found.append(
-            f"{given['unknown']:,} queries show {given['unknown_labels']:,} labels that the gallery does not have: "
-            f"{names}{f' and {more:,} more' if more else ''}."
+            f"{_counted(given['unknown'])} of labels that the gallery does not have: "
+            f"{_some(names, given['unknown_labels'])}."
         )
     found += _spelling({label: (meant, count) for label, (meant, count) in given["respelt"].items()})
     if given["unreadable"]:
-        more = given["unreadable"] - len(given["first_unreadable"])
         found.append(
-            f"{given['unreadable']:,} images could not be read and were left out: "
-            f"{', '.join(given['first_unreadable'])}{f' and {more:,} more' if more else ''}."
+            f"{_counted(given['unreadable'], 'image')} left out, unreadable: "
+            f"{_some(given['first_unreadable'], given['unreadable'])}."
         )
     if given["unlabelled"]:
-        found.append(f"{given['unlabelled']:,} queries have no label and were left out.")
+        found.append(f"{_counted(given['unlabelled'])} left out, without a label.")
     if given["in_gallery"]:
         found.append(
-            f"{given['in_gallery']:,} queries are pictures of the gallery itself, would find themselves, and were "
-            "left out."
+            f"{_counted(given['in_gallery'])} left out: items of the gallery itself, which would find themselves."
         )
     return found
 
@@ -204,9 +209,10 @@ def outside(
 ) -> Outside:
     """Queries however they are given, with their labels; without any, a gallery that needs some is refused."""
     if queries is None:
-        if labels is None:
-            _must_find_itself(gallery.index)
-        return Outside(None, None if labels is None else list(labels))
+        if labels is not None:
+            raise InputError("Labels say what queries show; give these too.")
+        _must_find_itself(gallery.index)
+        return Outside(None, None)
     if isinstance(queries, str | Path):
         if labels is not None and not isinstance(labels, str | Path):
             raise InputError(
@@ -261,12 +267,20 @@ def _shards(
             yield shard
     else:
         table = None if labels is None else read_labels(labels)
-        streams = open_streams([str(path)])
-        files = [file for stream in streams if isinstance(stream, FolderStream) for file in stream.files]
-        if files and table is None:
-            _must_know_some(path, [file.split("/")[0] if "/" in file else None for file in files], known)
+        if table is None:
+            _look_ahead(path, known)
         for shard in embedded(gallery.model, str(path), meter=meter):
             yield shard if table is None else relabelled(shard, table)
+
+
+def _look_ahead(path: Path, known: set[str]) -> None:
+    """Looks at what folders are called before any image is read."""
+    if not path.exists() and str(path).partition(":")[0] not in SOURCES:
+        raise InputError(f"There is no file or folder {path}, and no data source of that name.")
+    streams = open_streams([str(path)])
+    files = [file for stream in streams if isinstance(stream, FolderStream) for file in stream.files]
+    if files:
+        _must_know_some(path, [file.split("/")[0] if "/" in file else None for file in files], known)
 
 
 def _listed_images(path: Path, gallery: Gallery, known: set[str], meter: Meter | None) -> EmbeddedShard:
@@ -323,10 +337,28 @@ def _folded(label: str) -> str:
 
 
 def _spelling(respelt: Mapping[str, tuple[str, int]]) -> list[str]:
-    return [
-        f"{label!r} is no label of the gallery, {meant!r} is: its {count:,} queries were left out; write it so."
-        for label, (meant, count) in respelt.items()
+    found = [
+        f"{label!r} is no label of the gallery, {meant!r} is; {_counted(count)} left out until they say so."
+        for label, (meant, count) in list(respelt.items())[:SHOWN]
     ]
+    if more := len(respelt) - len(found):
+        found.append(f"So are {more:,} more labels.")
+    return found
+
+
+def _counted(count: int, noun: str = "query") -> str:
+    """
+    >>> _counted(1), _counted(1200), _counted(2, "image")
+    ('1 query', '1,200 queries', '2 images')
+    """
+    plural = "queries" if noun == "query" else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
+
+
+def _some(names: Sequence[str], count: int) -> str:
+    """The first names of so many."""
+    more = count - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more else "")
 
 
 def _are_items(index: Index, embedding: Embedding) -> Tensor:
