@@ -108,6 +108,10 @@ def test_one_picture_per_label_is_calibrated_with_queries(shop: Gallery, home: P
     record = shop.calibrate(target_error=0.4, queries=home / "queries")
     assert (record["queries"], record["without_positive"]) == (80, 16)
     assert record["given"]["unknown"] == 16
+    strangers = shop.ask(sorted((home / "queries" / UNKNOWN).iterdir())).decisions()
+    assert record["given"]["unknown_decisions"] == {
+        name: strangers.count(name) / 16 for name in set(strangers)
+    }
     with Gallery.open(home / "shop") as again:
         assert again.status()["calibration"] == json.loads(json.dumps(record))
         assert again.ask(home / "photos" / "class-0" / "0000.png").probability is not None
@@ -259,6 +263,10 @@ def test_many_of_a_kind_are_named_in_part() -> None:
         torch.tensor([False] * 7 + [True]),
         gallery_labels=1,
         respelt={f"OLD{' ' * number}": ("old", 1) for number in range(8)},
+    )
+    decided = {"answer": 0.25, "abstain": 0.75}
+    assert sentences({**read.record(), "unknown_decisions": decided})[1].endswith(
+        "and 2 more. Asked now, 25.0% of them are answered, 0.0% called not in the gallery."
     )
     told = sentences(read.record())
     assert told[0] == "1 query from here, of 1 of the gallery's 1 labels."

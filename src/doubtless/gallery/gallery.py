@@ -320,7 +320,7 @@ class Gallery:
                 most=most or calibration.MOST,
                 seed=seed,
             )
-            record = given.noted(self.index, record)
+            record = given.noted(self, record)
         self.reload()
         return record
 

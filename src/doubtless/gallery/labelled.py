@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from doubtless.gallery.gallery import Gallery
     from doubtless.gallery.queries import Pictures
 
+MOST_ASKED = 4_000
+"""Queries of labels that the gallery does not have that are asked once it is calibrated."""
 VECTORS = (".npy", ".npz", ".safetensors")
 NAMED_BY = ("path", "image", "id")
 """Columns of a CSV that may name an image's file."""
@@ -166,7 +168,7 @@ def sentences(given: Mapping[str, Any]) -> list[str]:
         names = [repr(label) for label in given["first_unknown_labels"]]
         found.append(
             f"{_counted(given['unknown'])} of labels that the gallery does not have: "
-            f"{_some(names, given['unknown_labels'])}."
+            f"{_some(names, given['unknown_labels'])}.{_decided(given.get('unknown_decisions'))}"
         )
     found += _spelling({label: (meant, count) for label, (meant, count) in given["respelt"].items()})
     if given["unreadable"]:
@@ -188,15 +190,24 @@ class Outside(NamedTuple):
 
     embedding: Embedding | None
     labels: Sequence[str] | None
-    record: dict[str, Any] | None = None
-    """Of queries that were read from a place."""
+    read: LabelledQueries | None = None
+    """Where they were read from a place."""
 
-    def noted(self, index: Index, record: dict[str, Any]) -> dict[str, Any]:
-        """The calibration's record, and where queries were read from a place, what of them; kept with the index."""
-        if self.record is None:
+    def noted(self, gallery: Gallery, record: dict[str, Any]) -> dict[str, Any]:
+        """The calibration's record and, where queries were read from a place, what became of them; kept with it.
+
+        Queries of labels that the gallery does not have are asked, now that it is calibrated.
+        """
+        if self.read is None:
             return record
-        told = {**record, "given": self.record}
-        index.attach(RECORD, {}, told)
+        given = self.read.record()
+        if strangers := (~self.read.known).nonzero()[:, 0].tolist():
+            gallery.reload()
+            some = strangers[:: -(-len(strangers) // MOST_ASKED)]
+            decided = Counter(gallery.ask(self.read.embedding[some], k=1).decisions())
+            given["unknown_decisions"] = {name: count / len(some) for name, count in decided.items()}
+        told = {**record, "given": given}
+        gallery.index.attach(RECORD, {}, told)
         return told
 
 
@@ -220,7 +231,7 @@ def outside(
             )
         queries = labelled_queries(queries, gallery, labels=labels)
     if isinstance(queries, LabelledQueries):
-        return Outside(queries.embedding, queries.labels, queries.record())
+        return Outside(queries.embedding, queries.labels, queries)
     if isinstance(labels, str | Path):
         raise InputError(
             "A CSV of labels goes with queries that are read from a place; give a list of labels."
@@ -353,6 +364,13 @@ def _counted(count: int, noun: str = "query") -> str:
     """
     plural = "queries" if noun == "query" else f"{noun}s"
     return f"{count:,} {noun if count == 1 else plural}"
+
+
+def _decided(shares: Mapping[str, float] | None) -> str:
+    if shares is None:
+        return ""
+    answered, absent = (shares.get(decision, 0.0) for decision in ("answer", "not-in-gallery"))
+    return f" Asked now, {answered:.1%} of them are answered, {absent:.1%} called not in the gallery."
 
 
 def _some(names: Sequence[str], count: int) -> str:
