@@ -141,13 +141,16 @@ def print_calibration(record: dict[str, Any], title: str) -> None:
 
     console = Console()
     kinds = [kind for kind in ("exchangeable", "class_disjoint") if record.get(kind)]
+    if not kinds:
+        console.print(f"calibration of {title}", style="bold", highlight=False)
     table = Table(title=f"calibration of {title}", title_justify="left", title_style="bold")
     table.add_column("measure")
     for kind in kinds:
         table.add_column(kind.replace("_", "-"), justify="right")
     for name in dict.fromkeys(name for kind in kinds for name in record[kind]):
         table.add_row(name, *(_figure(record[kind].get(name)) for kind in kinds))
-    console.print(table)
+    if kinds:
+        console.print(table)
     for sentence in sentences(record):
         console.print(f"• {sentence}", highlight=False)
 
@@ -156,6 +159,8 @@ def sentences(record: dict[str, Any]) -> list[str]:
     """What a calibration promises, and on what that rests, in words."""
     if "abstention" not in record:
         return [f"Match probability from {record['pairs']} pairs; abstention needs labelled queries."]
+    if "top1" in record:
+        return _of_labels(record)
     presence = record["presence"]
     found = [
         record["abstention"]["sentence"],
@@ -167,24 +172,43 @@ def sentences(record: dict[str, Any]) -> list[str]:
             f"With {presence['false_alarm']:.1%} false alarms, {presence['detected']:.1%} of queries whose class "
             "was taken out are called not in the gallery."
         )
-    if "novelty_of" in record and "given" not in record:
-        found.append(
-            "What is new is told by features of the items' images."
-            if record["novelty_of"] == "features"
-            else "What is new is told by the embeddings; features of the items' images would tell it better."
-        )
-    if "given" in record:
-        from doubtless.gallery.labelled import sentences as told
-
-        found += told(record["given"])
-    elif record["without_positive"]:
-        found.append(
-            f"{record['without_positive']} queries have no true match in the index and were left out."
-        )
+    found += [*_of_novelty(record), *_of_queries(record)]
     return [
         *found,
         "Exchangeable: for queries like these. Class-disjoint: for classes that had no part in it.",
     ]
+
+
+def _of_labels(record: dict[str, Any]) -> list[str]:
+    """The same where labels were calibrated: all figures are of labels that had no part in them."""
+    found = [
+        record["abstention"]["sentence"],
+        f"The most probable label is right for {record['top1']:.1%} of the queries, the first hit's for "
+        f"{record['first_hit_right']:.1%}; queries whose label was taken out are told apart with an AUROC of "
+        f"{record['none_auroc']:.2f}.",
+        *_of_novelty(record),
+        *_of_queries(record),
+    ]
+    return [*found, "Figures are of labels that had no part in what was fitted."]
+
+
+def _of_queries(record: dict[str, Any]) -> list[str]:
+    """What became of queries that were given, or how many items have no other of their label."""
+    if "given" in record:
+        from doubtless.gallery.labelled import sentences as told
+
+        return told(record["given"])
+    if not record["without_positive"]:
+        return []
+    return [f"{record['without_positive']} queries have no true match in the index and were left out."]
+
+
+def _of_novelty(record: dict[str, Any]) -> list[str]:
+    if "novelty_of" not in record or "given" in record:
+        return []
+    if record["novelty_of"] == "features":
+        return ["What is new is told by features of the items' images."]
+    return ["What is new is told by the embeddings; features of the items' images would tell it better."]
 
 
 def _figure(value: float | None) -> str:

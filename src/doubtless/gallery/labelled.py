@@ -25,8 +25,8 @@ from doubtless.calibration.fit import FEWEST
 from doubtless.data import SOURCES
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.gallery.calibrated import RECORD
 from doubtless.gallery.content import import_file
-from doubtless.gallery.judge import RECORD
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
 from doubtless.index.items import listed
