@@ -259,3 +259,13 @@ def test_means_leave_out_what_there_is_none_of(script: ModuleType) -> None:
         "a": 1.0,
         "b": [0.5, None],
     }
+
+
+def test_a_run_gives_its_test_part_once(script: ModuleType, tiny_run: Path, tmp_path: Path) -> None:
+    assert script.trained_photos("toy", tmp_path, None) is None
+    made = script.trained_photos("toy", tmp_path, str(tiny_run))
+    assert torch.allclose(made.vectors.norm(dim=1), torch.ones(len(made.labels)))
+    kept = script.trained_photos("toy", tmp_path, None)
+    assert torch.equal(kept.labels, made.labels)
+    some = script.Photos(made.vectors[:1], made.labels[:1])
+    assert script.same_classes(made, some).labels.unique().tolist() == [int(made.labels[0])]
