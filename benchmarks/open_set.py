@@ -32,11 +32,13 @@ Old rule   as before unknowns were thought of: 1 − P(first hit right) of the f
            `RiskControl`, never answering what is held to be not in the gallery; held to the target at each π.
 Top-1      of known queries: the most probable label, the first hit's, that of a vote of ten hits weighted by
            exp(cos/.07), and by the cosine.
-ECE        15 bins of equal weight, known and unknown queries weighted by π: of the most probable of labels and none
-           (`top`), of the first and second label, of none. `perfect` is the mean of ten draws of outcomes from the
-           distribution itself. An unknown query, and a known one whose label is not among its hits, is *none*.
-AUROC      right answers against wrong ones and unknown queries, weighted by π, of 1 − P(most probable label), and
-           of 1 − P(first hit right) for the first hit's answers, and of either for the other's answers.
+ECE        15 equally full bins, of as many queries as there are with a share π of unknown ones: of the most
+           probable of labels and none (`top`), of the first and second label, of none. `perfect` is the mean of
+           ten draws of outcomes from the distribution itself. An unknown query, and a known one whose label is not
+           among its hits, is *none*. `pooled`: all divisions' queries in 15 bins of equal width, where what is
+           noise in one division evens out.
+AUROC      right answers against wrong ones and unknown queries, weighted by π: of P(most probable label), of
+           P(first hit right) for the first hit's answers, and for these of the first hit's label's probability.
 FNIR, OSCR of the probabilities for π = .1, unknown labels equally likely.
 """
 
@@ -45,7 +47,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +203,10 @@ def measure(photos: Photos, seed: int) -> Record:
             }
         if share > 0:
             truth = torch.where(torch.arange(len(label)) < known, label, -1)
-            record["ece"][f"{share:g}"] = calibration_errors(found, truth, now.weight(share), seed=seed)
-            record["auroc"][f"{share:g}"] = _aurocs(now, before, share)
+            record["ece"][f"{share:g}"] = calibration_errors(found, truth, now, share, seed=seed)
+            record["auroc"][f"{share:g}"] = _aurocs(
+                now, before, 1 - found.of(hits.label[:, :1]).squeeze(1), share
+            )
         if share == 0.1:
             record["top1"] = _top1(hits[torch.arange(known)], label[:known], now)
             record["open"] = {"now": of_open_sets(now), "old": of_open_sets(before)}
@@ -224,13 +228,14 @@ def _old_held(before: Asked, old: Calibration, share: float, target: float) -> R
     return before.came_to(risk.answers(before.gate), share, target) | {"met": risk.met}
 
 
-def _aurocs(now: Asked, before: Asked, share: float) -> dict[str, float]:
-    """Of both scores, each for both answers."""
+def _aurocs(now: Asked, before: Asked, of_first_hit: Tensor, share: float) -> dict[str, float]:
+    """Of both rules for their own answers, and of the distribution (n + m,) for the first hits' labels."""
+    known = len(now.known)
+    same_answers = replace(before, known=of_first_hit[:known], unknown=of_first_hit[known:])
     return {
-        "now": auroc(now, now, share),
-        "old": auroc(before, before, share),
-        "now_of_first_hit": auroc(now, before, share),
-        "old_of_label": auroc(before, now, share),
+        "now": auroc(now, share),
+        "old": auroc(before, share),
+        "now_of_first_hit": auroc(same_answers, share),
     }
 
 

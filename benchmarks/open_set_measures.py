@@ -106,29 +106,52 @@ def _form(asked: Asked, share: float, risks: tuple[float, ...]) -> dict[str, flo
     return {name: float(value) for name, value in form(ones, asked.unknown_weight.unsqueeze(0)).items()}
 
 
-def auroc(score: Asked, answers: Asked, share: float) -> float:
+def auroc(asked: Asked, share: float) -> float:
     """Chance that a right answer is surer than a wrong one or an unknown query, ties counting half."""
-    weight = answers.weight(share)
-    right = torch.cat([answers.correct, torch.zeros(len(answers.unknown), dtype=torch.bool)])
-    ranking = Ranking.of(torch.cat([score.known.double(), score.unknown.double()]))
+    weight = asked.weight(share)
+    right = torch.cat([asked.correct, torch.zeros(len(asked.unknown), dtype=torch.bool)])
+    ranking = Ranking.of(torch.cat([asked.known.double(), asked.unknown.double()]))
     good, bad = (ranking.totals((weight * part).unsqueeze(0)) for part in (right, ~right))
     pairs = (steps(bad) * (before(good) + steps(good) / 2)).sum(1)
     return float(pairs / (good[:, -1] * bad[:, -1]))
 
 
-def expected_error(chance: Tensor, outcome: Tensor, weight: Tensor, bins: int = BINS) -> float:
-    """Σ over bins of equal weight of |Σ weight · (chance − outcome)|, weights (n,) summing to 1."""
-    order = chance.argsort()
-    apart, weight = (chance.double() - outcome.double())[order], weight[order]
-    place = ((weight.cumsum(0) - weight / 2) * bins).long().clamp(0, bins - 1)
-    return float(torch.zeros(bins, dtype=torch.double).index_add_(0, place, weight * apart).abs().sum())
+def mixture(asked: Asked, share: float, *, seed: int) -> Tensor:
+    """Rows of the n + m queries: as many as can be with a share π of unknown ones, whose labels are equally likely.
+
+    Queries count alike in it. Weights would not do: an outcome drawn for a heavy query scatters more than it does
+    among the light ones that it stands for.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    known, unknown = len(asked.known), len(asked.unknown)
+    wanted = min(unknown, round(known * share / (1 - share)))
+    others = torch.multinomial(asked.unknown_weight, wanted, generator=generator)
+    kept = torch.randperm(known, generator=generator)[: round(wanted * (1 - share) / share)]
+    return torch.cat([kept, known + others])
+
+
+def expected_error(chance: Tensor, outcome: Tensor, bins: int = BINS) -> float:
+    """Mean over n queries of |mean of chance − outcome| in their bin, bins (of the sorted chances) equally full."""
+    apart = (chance.double() - outcome.double())[chance.argsort()]
+    place = torch.arange(len(apart)) * bins // max(1, len(apart))
+    return float(torch.zeros(bins, dtype=torch.double).index_add_(0, place, apart).abs().sum() / len(apart))
+
+
+def reliability(chance: Tensor, outcome: Tensor, weight: Tensor, bins: int = BINS) -> list[float]:
+    """Σ weight · (chance − outcome) in bins of equal width: of many divisions together they say more."""
+    place = (chance * bins).long().clamp(0, bins - 1)
+    apart = weight * (chance.double() - outcome.double())
+    return torch.zeros(bins, dtype=torch.double).index_add_(0, place, apart).tolist()
 
 
 def calibration_errors(
-    found: Distribution, truth: Tensor, weight: Tensor, *, seed: int
-) -> dict[str, list[float]]:
-    """Name → ECE as measured and of a perfect one; truth (n,) is a label, −1 for one that is not in the gallery."""
-    table = torch.cat([found.probability, found.none.unsqueeze(1)], dim=1)  # (n, M + 1), none last
+    found: Distribution, truth: Tensor, asked: Asked, share: float, *, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Name → ECE as measured and of a perfect one, and what all queries add to the bins of a pooled one.
+
+    truth (n + m,) is a label, −1 for one that is not in the gallery.
+    """
+    table = torch.cat([found.probability, found.none.unsqueeze(1)], dim=1)  # (n + m, M + 1), none last
     width = table.shape[1] - 1
     same = (found.label == truth.unsqueeze(1)) & (truth >= 0).unsqueeze(1)
     place = torch.where(same.any(1), same.to(torch.uint8).argmax(1), width)
@@ -138,11 +161,14 @@ def calibration_errors(
     of = {"top": table.argmax(1), "first": ranked[:, 0], "none": torch.full_like(place, width)}
     if width > 1:
         of["second"] = ranked[:, 1]
-
-    def error(column: Tensor, outcome: Tensor) -> float:
-        return expected_error(table.gather(1, column.unsqueeze(1)).squeeze(1), column == outcome, weight)
-
-    return {
-        name: [error(column, place), sum(error(column, outcome) for outcome in drawn) / DRAWS]
-        for name, column in of.items()
-    }
+    some, weight = mixture(asked, share, seed=seed), asked.weight(share)
+    errors: dict[str, dict[str, Any]] = {}
+    for name, column in of.items():
+        chance = table.gather(1, column.unsqueeze(1)).squeeze(1)
+        perfect = [expected_error(chance[some], (column == outcome)[some]) for outcome in drawn]
+        errors[name] = {
+            "error": expected_error(chance[some], (column == place)[some]),
+            "perfect": sum(perfect) / DRAWS,
+            "bins": reliability(chance, column == place, weight),
+        }
+    return errors

@@ -169,7 +169,7 @@ def test_auroc_is_that_of_all_pairs(measures: ModuleType, asked: Any) -> None:
             if right[i] and not right[j]:
                 total += weight[i] * weight[j]
                 good += weight[i] * weight[j] * ((score[i] < score[j]) + (score[i] == score[j]) / 2)
-    assert measures.auroc(asked, asked, 0.5) == pytest.approx(good / total)
+    assert measures.auroc(asked, 0.5) == pytest.approx(good / total)
 
 
 def test_a_promise_is_held_at_the_threshold_that_keeps_it(measures: ModuleType) -> None:
@@ -189,31 +189,45 @@ def test_expected_error_is_that_of_bins(measures: ModuleType) -> None:
     generator = torch.Generator().manual_seed(0)
     chance = torch.rand(60, generator=generator).double()
     outcome = torch.rand(60, generator=generator) < 0.5
-    weight = torch.full((60,), 1 / 60, dtype=torch.double)
     order = chance.argsort()
     expected = 0.0
     for part in range(15):
         rows = order[4 * part : 4 * part + 4]
         expected += abs(float((chance[rows] - outcome[rows].double()).sum())) / 60
-    assert measures.expected_error(chance, outcome, weight) == pytest.approx(expected)
+    assert measures.expected_error(chance, outcome) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_mixture_has_its_share_of_unknown_queries(measures: ModuleType, asked: Any, share: float) -> None:
+    rows = measures.mixture(asked, share, seed=0)
+    assert len(rows.unique()) == len(rows)
+    assert float((rows >= 40).double().mean()) == pytest.approx(share, abs=0.02)
+    assert len(rows) >= 40
 
 
 def test_a_distribution_that_is_right_has_the_error_of_a_perfect_one(measures: ModuleType) -> None:
     generator = torch.Generator().manual_seed(0)
-    table = torch.rand(6000, 4, generator=generator).double().pow(3)
+    table = torch.rand(12000, 4, generator=generator).double().pow(3)
     table = table / table.sum(1, keepdim=True)
-    label = torch.stack([torch.randperm(9, generator=generator)[:3] for _ in range(6000)])
+    label = torch.stack([torch.randperm(9, generator=generator)[:3] for _ in range(12000)])
     drawn = torch.multinomial(table, 1, generator=generator).squeeze(1)
-    truth = torch.cat([label, torch.full((6000, 1), -1)], dim=1).gather(1, drawn.unsqueeze(1)).squeeze(1)
-    weight = torch.full((6000,), 1 / 6000, dtype=torch.double)
-    found = measures.calibration_errors(Distribution(label, table[:, :3], table[:, 3]), truth, weight, seed=0)
-    assert set(found) == {"top", "first", "second", "none"}
-    assert all(abs(error - perfect) < 0.01 for error, perfect in found.values())
-    # a label that is not among the hits counts as none, and one that is must not
-    wrong = measures.calibration_errors(
-        Distribution(label, table[:, :3], table[:, 3]), torch.full_like(truth, 99), weight, seed=0
-    )
-    assert wrong["none"][0] == pytest.approx(float(1 - table[:, 3].mean()), abs=1e-6)
+    truth = torch.cat([label, torch.full((12000, 1), -1)], dim=1).gather(1, drawn.unsqueeze(1)).squeeze(1)
+    order = (truth < 0).to(torch.uint8).argsort(stable=True)  # the known ones first
+    found = Distribution(label[order], table[order, :3], table[order, 3])
+    truth, known = truth[order], int((truth >= 0).sum())
+    zeros, unknown = torch.zeros(known), torch.zeros(12000 - known)
+    asked = measures.Asked(zeros, zeros.bool(), unknown, torch.arange(12000 - known))
+    share = 1 - known / 12000
+    errors = measures.calibration_errors(found, truth, asked, share, seed=0)
+    assert set(errors) == {"top", "first", "second", "none"}
+    for one in errors.values():
+        assert abs(one["error"] - one["perfect"]) < 0.01
+        assert sum(abs(value) for value in one["bins"]) < 0.02
+    # A label that is not among the hits counts as none; the probabilities of none are then too small.
+    wrong = measures.calibration_errors(found, torch.full_like(truth, 99), asked, share, seed=0)
+    too_small = float(1 - found.none.mean())
+    assert sum(wrong["none"]["bins"]) == pytest.approx(-too_small)
+    assert wrong["none"]["error"] == pytest.approx(too_small, abs=0.01)
 
 
 def test_a_division_is_measured_and_written(
