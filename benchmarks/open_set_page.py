@@ -236,19 +236,18 @@ def _separation(sets: dict[str, Record]) -> str:
 
 def _against_the_bars(sets: dict[str, Record]) -> str:
     """What issue 26 asks, set by set that misses it."""
+    birds = {key: found for key, found in sets.items() if key.startswith("cub")}
     lines = ["## Against what was asked\n"]
-    for sentence, missed in (
-        ("Promises broken in at most 5 % of divisions, as counted", _broken(sets, "broken")),
-        (
-            "Promises broken in at most 5 % of divisions, beyond the noise of counting",
-            _broken(sets, "surely"),
-        ),
-        ("Top-1 by label at least 5 points above the first hit on CUB", _misses(sets, _gain_on_birds)),
-        ("Top-1 by label at most half a point below the better weighted vote", _misses(sets, _below_vote)),
-        ("ECE at most .02 above a perfect distribution's", _misses(sets, _above_perfect)),
-        ("AUROC on CUB at least .88 frozen, .90 trained (π = .5)", _misses(sets, _area_on_birds)),
+    for sentence, looked_at, missed in (
+        ("Promises broken in at most 5 % of divisions, as counted", sets, _broken(sets, "broken")),
+        ("The same beyond the noise of counting", sets, _broken(sets, "surely")),
+        ("Top-1 by label at least 5 points above the first hit on CUB", birds, _misses(birds, _gain)),
+        ("Top-1 by label at most half a point below the better vote", sets, _misses(sets, _below_vote)),
+        ("ECE at most .02 above a perfect distribution's", sets, _misses(sets, _above_perfect)),
+        ("AUROC on CUB at least .88 frozen, .90 trained (π = .5)", birds, _misses(birds, _area)),
     ):
-        lines.append(f"- {sentence}: {'**not met**: ' + '; '.join(missed) if missed else 'met'}.")
+        verdict = "met" if looked_at else "not measured"
+        lines.append(f"- {sentence}: {'**not met**: ' + '; '.join(missed) if missed else verdict}.")
     return "\n".join(lines)
 
 
@@ -265,9 +264,9 @@ def _misses(sets: dict[str, Record], by: Callable[[str, Record], str | None]) ->
     return [f"{key} {text}" for key, found in sets.items() if (text := by(key, found)) is not None]
 
 
-def _gain_on_birds(key: str, found: Record) -> str | None:
+def _gain(_key: str, found: Record) -> str | None:
     gain = found["top1"]["label"] - found["top1"]["first_hit"]
-    return _number(gain) if key.startswith("cub") and gain < 0.05 else None
+    return _number(gain) if gain < 0.05 else None
 
 
 def _below_vote(_key: str, found: Record) -> str | None:
@@ -286,7 +285,7 @@ def _above_perfect(_key: str, found: Record) -> str | None:
     return ", ".join(worst) or None
 
 
-def _area_on_birds(key: str, found: Record) -> str | None:
+def _area(key: str, found: Record) -> str | None:
     wanted = {"cub-frozen": 0.88, "cub-trained": 0.9}.get(key)
     area = found["auroc"]["0.5"]["now"]
     return _number(area) if wanted is not None and area < wanted else None
