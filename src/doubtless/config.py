@@ -152,6 +152,17 @@ class TrainingConfig(Section):
     nodes: int = Field(default=1, ge=1)
 
 
+class OpenSetConfig(Section):
+    """The section `evaluation.open_set`: labels left out of the gallery, so that their queries are unknown."""
+
+    left_out: float = Field(default=0.5, gt=0, lt=1)
+    """Share of the gallery's labels that is left out; at least one, and not all."""
+    share: float = Field(default=0.1, ge=0, le=1)
+    """Share of queries whose label is not in the gallery, where errors and unknowns are counted together."""
+    seed: int = Field(default=0, ge=0)
+    """Of the division."""
+
+
 class EvaluationConfig(Section):
     """The section `evaluation`: how a finished run is measured."""
 
@@ -166,6 +177,8 @@ class EvaluationConfig(Section):
     they are, somewhat larger test images are often better."""
     ood_ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """OOD items to one query in the paper one compares with; None: no further AUPRC."""
+    open_set: OpenSetConfig | None = None
+    """Labels left out of the gallery: FNIR@FPIR, OSCR, risk of errors and unknowns together; None: not measured."""
 
 
 class Config(Section):
@@ -294,9 +307,11 @@ def evaluation_options(
     score: str | None = None,
     ood_ratio: float | None = None,
     size: int | None = None,
+    open_set: float | None = None,
 ) -> EvaluationConfig:
-    """The same with another score, ratio or size, where one is asked for."""
-    wanted = {"score": score, "ood_ratio": ood_ratio, "size": size}
+    """The same with another score, ratio, size or share of labels left out, where one is asked for."""
+    divided = None if open_set is None else {"left_out": open_set}
+    wanted = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": divided}
     changes = {name: value for name, value in wanted.items() if value is not None}
     try:
         return EvaluationConfig.model_validate({**options.model_dump(), **changes})

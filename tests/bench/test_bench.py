@@ -211,6 +211,7 @@ def test_keys_are_those_of_before_there_were_younger_settings(monkeypatch: pytes
         "loss.reduction=active",
         "training.warmup=1",
         "evaluation.size=32",
+        "evaluation.open_set={}",
     ):
         assert run_key(make_config(with_overrides(plain, [setting]))) != "c1fb5162e730"
 

@@ -57,7 +57,12 @@ def test_safetensors_query_and_gallery(tmp_path: Path) -> None:
         str(tmp_path / "gallery.safetensors"),
         "--out",
         str(tmp_path / "out"),
+        "--open-set",
+        "0.5",
     )
+    assert found["protocol"]["open_set"] == {"left_out": 0.5, "share": 0.1, "seed": 0}
+    assert found["counts"]["open_set_known"] + found["counts"]["open_set_unknown"] == 60
+    assert "oscr" in found["measures"]
     assert found["protocol"]["kind"] == "query-gallery"
     assert "ece" in found["measures"]
     assert (tmp_path / "out" / "metrics.json").exists()
@@ -71,6 +76,7 @@ def test_bad_calls_are_sentences(tmp_path: Path) -> None:
         (["--embeddings", str(tmp_path / "none.npz")], "no file"),
         (["--embeddings", str(tmp_path / "bare.npz"), "--data", "digits"], "--data belongs to a run"),
         (["--embeddings", str(tmp_path / "bare.npz"), "--ood-ratio", "0"], "'ood_ratio' cannot be 0"),
+        (["--embeddings", str(tmp_path / "bare.npz"), "--open-set", "1"], "'open_set.left_out' cannot be 1"),
     ]:
         with pytest.raises(InputError, match=sentence):
             CliRunner().invoke(app, ["evaluate", *arguments], catch_exceptions=False)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from doubtless.embedding import FAMILIES, Embedding
-from doubtless.evaluation import Evaluation, EvaluationOptions, evaluate
+from doubtless.evaluation import Evaluation, EvaluationOptions, OpenSetOptions, evaluate
 from tests.reference.devices import DEVICE, SameNoise, on_device
 
 ITEMS, DIM = 120, 8
@@ -40,7 +40,7 @@ def measured(family: str, device: str) -> Evaluation:
             labels.to(device),
             ood={"strange": strange.to(device)},
             # k-means starts at random and may end elsewhere for a last bit
-            options=EvaluationOptions(bootstrap=50, clusters=False),
+            options=EvaluationOptions(bootstrap=50, clusters=False, open_set=OpenSetOptions()),
         )
 
 
@@ -54,7 +54,11 @@ def tolerance(metric: str) -> float:
 def test_every_measure(family: str) -> None:
     expected, found = measured(family, "cpu"), measured(family, DEVICE)
     assert found.measures.keys() == expected.measures.keys()
-    assert {"recall@1", "map@r"} <= found.measures.keys()
+    assert {"recall@1", "map@r", "label_top1_balanced"} <= found.measures.keys()
+    assert all(
+        {"oscr", "baks@fpir0.1", "open_aurc"} <= baseline.keys() for baseline in found.baselines.values()
+    )
+    assert found.counts == expected.counts
     assert all("ood_auroc/strange" in baseline for baseline in found.baselines.values())
     for name, measure in expected.measures.items():
         other = found.measures[name]

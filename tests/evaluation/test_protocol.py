@@ -135,6 +135,7 @@ def test_a_gaussian_gets_everything() -> None:
         embedding, labels, ood={"other": other}, options=EvaluationOptions(bootstrap=50, consensus_samples=20)
     )
     names = {f"{metric}@{k}" for metric in ("recall", "map", "ece") for k in (1, 5, 10)}
+    names |= {"label_top1", "label_top1_balanced", "aurc", "augrc"}
     names |= {"map@r", "r_precision", "error_auroc", "ausc", "ausc_match", "ausc_oracle", "ece", "nmi", "f1"}
     names |= {f"coverage@risk{risk}" for risk in ("0.01", "0.05", "0.1")}
     names |= {f"ood_{metric}/other" for metric in ("auroc", "auprc", "auprc_balanced", "fpr95")}

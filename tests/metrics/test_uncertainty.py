@@ -15,6 +15,8 @@ from doubtless.errors import InputError
 from doubtless.evaluation.result import Curve
 from doubtless.metrics.ranking import Ranking, area_under_roc
 from doubtless.metrics.uncertainty import (
+    augrc,
+    aurc,
     ausc,
     ausc_oracle,
     coverage_at_risk,
@@ -46,6 +48,35 @@ def test_ausc_is_the_mean_over_every_order_of_ties(items: list[tuple[float, bool
     assert ausc(uncertainty, correct) == pytest.approx(
         reference.ausc(uncertainty.tolist(), correct.tolist()), abs=1e-12
     )
+
+
+@settings(deadline=None)
+@given(queries)
+def test_aurc_and_augrc_are_the_mean_over_every_order_of_ties(items: list[tuple[float, bool]]) -> None:
+    uncertainty, correct = split(items)
+    expected = reference.ausc(uncertainty.tolist(), correct.tolist())
+    assert aurc(uncertainty, correct) == pytest.approx(1 - expected, abs=1e-12)
+    expected = reference.augrc(uncertainty.tolist(), correct.tolist())
+    assert augrc(uncertainty, correct) == pytest.approx(expected, abs=1e-12)
+
+
+@settings(deadline=None)
+@given(many)
+def test_augrc_is_what_the_paper_says_of_auroc_and_errors(items: list[tuple[float, bool]]) -> None:
+    uncertainty, correct = split(items)
+    wrong = 1 - float(correct.double().mean())
+    found = augrc(uncertainty, correct)
+    if 0 < wrong < 1:
+        auroc = error_auroc(uncertainty, correct)
+        assert found == pytest.approx((1 - auroc) * wrong * (1 - wrong) + wrong**2 / 2, abs=1e-12)
+    assert wrong**2 / 2 - 1e-12 <= found <= wrong - wrong**2 / 2 + 1e-12
+    assert 1 - ausc_oracle(correct) - 1e-12 <= aurc(uncertainty, correct) <= 1
+    oracle = (~correct).double()
+    assert aurc(oracle, correct) == pytest.approx(1 - ausc_oracle(correct), abs=1e-12)
+    assert augrc(oracle, correct) == pytest.approx(wrong**2 / 2, abs=1e-12)
+    constant = torch.zeros(len(items))
+    assert aurc(constant, correct) == pytest.approx(wrong, abs=1e-12)
+    assert augrc(constant, correct) == pytest.approx(wrong / 2, abs=1e-12)
 
 
 @settings(deadline=None)
@@ -91,7 +122,7 @@ def test_a_risk_met_exactly_is_met_in_floating_point() -> None:
 def test_data_order_never_matters(items: list[tuple[float, bool]], random: object) -> None:
     shuffled = list(items)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    for metric in (ausc, error_auroc):
+    for metric in (ausc, error_auroc, aurc, augrc):
         assert metric(*split(items)) == pytest.approx(metric(*split(shuffled)), abs=1e-12, nan_ok=True)
 
 
@@ -108,6 +139,8 @@ def test_weights_are_copies(items: list[tuple[float, bool]], data: st.DataObject
     expected = {
         "error_auroc": error_auroc(*copied),
         "ausc": reference.ausc(copied[0].tolist(), copied[1].tolist()),
+        "aurc": 1 - reference.ausc(copied[0].tolist(), copied[1].tolist()),
+        "augrc": reference.augrc(copied[0].tolist(), copied[1].tolist()),
         "ausc_oracle": ausc_oracle(copied[1]),
         "coverage@risk0.01": coverage_at_risk(*copied, risk=0.01),
         "coverage@risk0.05": coverage_at_risk(*copied, risk=0.05),

@@ -98,6 +98,15 @@ def ausc(uncertainty: Sequence[float], correct: Sequence[bool]) -> float:
     return float(sum(areas) / len(areas))
 
 
+def augrc(uncertainty: Sequence[float], correct: Sequence[bool]) -> float:
+    """Mean over all orders of the trapezoids under wrong answers/n against coverage, from (0, 0) on."""
+    count, areas = len(correct), []
+    for order in orders(uncertainty):
+        risk = [Fraction(sum(not correct[item] for item in order[:kept]), count) for kept in range(count + 1)]
+        areas.append(sum((a + b) / 2 for a, b in itertools.pairwise(risk)) / count)
+    return float(sum(areas) / len(areas))
+
+
 def coverage_at_risk(uncertainty: Sequence[float], correct: Sequence[bool], risk: Fraction) -> float:
     best = Fraction(0)
     for threshold in set(uncertainty):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from doubtless.config import EvaluationConfig
+from doubtless.config import EvaluationConfig, OpenSetConfig
 from doubtless.evaluation import Evaluation
 from doubtless.methods.configuration import make_config
 from doubtless.runs import Run
@@ -39,6 +39,24 @@ def test_a_papers_ratio_reaches_the_metrics_and_the_report(tiny_run: Path, tmp_p
     assert RunEvaluation(run).folder == run.path
     plain = RunEvaluation(run, ood=["digits"]).measure(bootstrap=0, report=False)
     assert "ood_auprc_reweighted/digits" not in plain.doubts["doubt"] | plain.baselines["distance"]
+
+
+def test_labels_left_out_reach_the_metrics_and_the_report(tiny_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    run, options = Run.open(tmp_path / "run"), EvaluationConfig(open_set=OpenSetConfig(share=0.2, seed=3))
+    work = RunEvaluation(run, options=options)
+    assert work.folder == run.path / "on-test-open-set"  # the run's own results stay
+    work.measure(bootstrap=5)
+    stored = Evaluation.load(work.folder / "metrics.json")
+    assert stored.protocol["open_set"] == {"left_out": 0.5, "share": 0.2, "seed": 3}
+    for row in stored.baselines.values():
+        assert {"oscr", "fnir@fpir0.1", "dir@far0.1", "open_aurc", "aurc", "augrc"} <= set(row)
+        assert row["oscr"].low is not None
+    page = (work.folder / "report.html").read_text()
+    assert "FNIR at 10 % FPIR" in page
+    assert "Risk with unknown labels" in page
+    assert re.search(r"open set</dt>\s*<dd>left_out: 0.5, share: 0.2, seed: 3<", page)
+    assert "oscr" not in RunEvaluation(run).measure(bootstrap=0, report=False).baselines["distance"]
 
 
 def never(*arguments: Any, **named: Any) -> Any:

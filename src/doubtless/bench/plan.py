@@ -37,6 +37,7 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("evaluation", "data"): None,
     ("evaluation", "ood_ratio"): None,
     ("evaluation", "size"): None,
+    ("evaluation", "open_set"): None,
     ("loss", "pairs"): "all",
     ("loss", "reduction"): "all",
     ("model", "frozen_stages"): 0,

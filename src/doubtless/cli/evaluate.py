@@ -35,6 +35,10 @@ def evaluate(
         float | None,
         typer.Option(help="OOD images to one query in a paper to compare with: its AUPRC is given as well."),
     ] = None,
+    open_set: Annotated[
+        float | None,
+        typer.Option(help="Leave this share of the labels out of the gallery: FNIR at FPIR, OSCR, …"),
+    ] = None,
     embeddings: Annotated[
         Path | None,
         typer.Option(help="Measure this file instead of a run: .safetensors or .npz with labels."),
@@ -64,7 +68,7 @@ def evaluate(
 
     if (run is None) == (embeddings is None):
         raise InputError("Name either a run folder or --embeddings FILE, and not both.")
-    changes = {"score": score, "ood_ratio": ood_ratio, "size": size}
+    changes = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": open_set}
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
@@ -113,18 +117,24 @@ def _measure_files(
 ) -> tuple[Evaluation, Path]:
     from doubtless.cli.tables import recorded_command
     from doubtless.config import EvaluationConfig, evaluation_options
-    from doubtless.evaluation import EvaluationOptions, evaluate_files
+    from doubtless.evaluation import EvaluationOptions, OpenSetOptions, evaluate_files
     from doubtless.progress import spinner
     from doubtless.report import embedding_map, write_report
     from doubtless.runs.report import versions
 
     options = evaluation_options(EvaluationConfig(), **changes)
+    divided = options.open_set
     with spinner("measuring"):
         evaluation, queries = evaluate_files(
             embeddings,
             gallery=gallery,
             ood=ood,
-            options=EvaluationOptions(score=options.score, ood_ratio=options.ood_ratio, bootstrap=bootstrap),
+            options=EvaluationOptions(
+                score=options.score,
+                ood_ratio=options.ood_ratio,
+                open_set=None if divided is None else OpenSetOptions(**divided.model_dump()),
+                bootstrap=bootstrap,
+            ),
         )
     folder = out or embeddings.with_name(f"{embeddings.stem}-evaluation")
     evaluation.save(folder / "metrics.json")

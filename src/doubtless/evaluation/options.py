@@ -14,6 +14,32 @@ from doubtless.search.scores import ScoreName
 
 
 @dataclass(frozen=True)
+class OpenSetOptions:
+    """How labels are left out of the gallery, and what is measured of queries whose label is not there.
+
+    left_out   share of the gallery's labels that is left out, at least one and not all
+    share      share of queries whose label is not in the gallery where errors and unknowns are counted together,
+               whatever the shares at hand
+    seed       of the division
+
+    >>> OpenSetOptions(left_out=0.2).share
+    0.1
+    """
+
+    left_out: float = 0.5
+    share: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.left_out < 1:
+            raise InputError(
+                f"The share of labels left_out must lie between 0 and 1, both excluded, got {self.left_out}."
+            )
+        if not 0 <= self.share <= 1:
+            raise InputError(f"The share of unknown queries must lie between 0 and 1, got {self.share}.")
+
+
+@dataclass(frozen=True)
 class EvaluationOptions:
     """How `evaluate` measures.
 
@@ -25,6 +51,7 @@ class EvaluationOptions:
     consensus_samples   draws per query for `ece`, families with spread only; 0 leaves it out (each draw is a
                         search of the gallery: minutes for tens of thousands of queries on a CPU)
     clusters            whether k-means is run for `nmi` and `f1`
+    open_set            how labels are left out of the gallery, so that their queries are unknown; None: none are
     bootstrap           replicates behind each interval; 0 gives no intervals
     seed                of the draws and of the replicates
 
@@ -38,6 +65,7 @@ class EvaluationOptions:
     ood_ratio: float | None = None
     consensus_samples: int = 100
     clusters: bool = True
+    open_set: OpenSetOptions | None = None
     bootstrap: int = 1000
     seed: int = 0
 

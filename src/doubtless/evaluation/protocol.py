@@ -10,7 +10,7 @@ has no uncertainty of its own: its error and OOD metrics stand in `baselines` on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from doubtless.embedding import Embedding, StoredEmbedding, read_embedding
 from doubtless.errors import InputError
 from doubtless.evaluation import steps
 from doubtless.evaluation.notes import count, describe, write_notes
+from doubtless.evaluation.open_set import DividedQueries, divide_queries, open_set_curves, open_set_measures
 from doubtless.evaluation.options import DEFAULT_OPTIONS, NOTHING_GIVEN, EvaluationOptions, GivenScores
 from doubtless.evaluation.result import Evaluation, QueryRecord
 from doubtless.evaluation.setting import Setting, prepare
@@ -34,7 +35,7 @@ from doubtless.evaluation.uncertainties import (
 )
 from doubtless.metrics.measure import Curve, Measure
 from doubtless.metrics.uncertainty import NAMES
-from doubtless.metrics.views import Answered, Matched, Whole
+from doubtless.metrics.views import Answered, Matched, Voted, Whole
 from doubtless.progress import phase
 from doubtless.search.neighbors import Neighbors
 from doubtless.search.relevance import Truth
@@ -89,6 +90,8 @@ def evaluate(
         uncertainties=uncertainties | doubts,
         ood={name: values | ood_doubts.get(name, {}) for name, values in of_ood.items()},
         match_probability=given.match_probability,
+        voted=steps.vote(setting, neighbors),
+        divided=None if options.open_set is None else divide_queries(setting, given, options.open_set),
     )
     return _measure(material, list(doubts), options, tell)
 
@@ -102,6 +105,8 @@ class _Material:
     uncertainties: Uncertainties  # of the queries
     ood: Mapping[str, Uncertainties]  # of each out-of-distribution set
     match_probability: Tensor | None
+    voted: Voted | None  # None for places
+    divided: DividedQueries | None  # where labels were left out of the gallery
 
 
 Tell = Callable[[str], None]
@@ -119,6 +124,8 @@ def _measure(material: _Material, doubts: list[str], options: EvaluationOptions,
     measures |= further
     curves |= reliability
     counts = count(setting, material.ood)
+    if material.divided is not None:
+        counts |= material.divided.counts
     protocol: dict[str, Any] = {
         "samples": options.consensus_samples if reliability else 0,
         "bootstrap": options.bootstrap,
@@ -126,7 +133,9 @@ def _measure(material: _Material, doubts: list[str], options: EvaluationOptions,
         "notes": write_notes(setting, measures, table, ks=options.ks),
     }
     protocol |= describe(setting, counts, reweighted_to=options.ood_ratio)
-    queries = _kept(record, material.uncertainties)
+    if options.open_set is not None:
+        protocol["open_set"] = asdict(options.open_set)
+    queries = _kept(record, material.uncertainties, material.voted)
     return Evaluation(measures, table, counts, protocol, curves, queries, doubts=rows_of_doubts)
 
 
@@ -149,6 +158,13 @@ def _measure_uncertainties(
         for source, row in detected.items():
             table[source] |= row
         curves |= steps.detection_curves(material.uncertainties, outside, name=name)
+    if material.divided is not None and options.open_set is not None:
+        tell("open set")
+        share = options.open_set.share
+        found = open_set_measures(material.divided, share=share, risks=options.risks, intervals=intervals)
+        for source, row in found.items():
+            table[source] |= row
+        curves |= open_set_curves(material.divided, share=share)
     return table, curves
 
 
@@ -159,6 +175,8 @@ def _measure_setting(
     setting, record = material.setting, material.record
     measures: dict[str, Measure] = {}
     curves: Figures = {}
+    if material.voted is not None:
+        measures |= intervals.row(material.voted)
     if options.consensus_samples and setting.embedding.uncertainty is not None:
         tell("consensus")
         with phase("consensus"):
@@ -204,13 +222,15 @@ def _record(setting: Setting, neighbors: Neighbors, learned: Tensor | None) -> Q
     )
 
 
-def _kept(record: QueryRecord, uncertainties: Uncertainties) -> QueryRecord:
+def _kept(record: QueryRecord, uncertainties: Uncertainties, voted: Voted | None) -> QueryRecord:
     """What figures and comparisons read: the free baselines too, and nothing of a GPU's memory."""
     kept = {
         f"{'baseline' if name in NAMES else 'doubt'}/{name}": values[record.index]
         for name, values in uncertainties.items()
         if name not in (LEARNED, MATCH)
     }
+    if voted is not None:
+        kept["label_top1"] = voted.correct.double()
     return QueryRecord(
         index=record.index.cpu(),
         neighbor=record.neighbor.cpu(),

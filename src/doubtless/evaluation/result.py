@@ -44,6 +44,7 @@ class Evaluation:
     doubts      further doubts by name, such as the combined one of `Doubt` → the same metrics
     curves      figure → line → Curve. Figures: "sparsification" (lines "uncertainty", "oracle", "random",
                 free baselines), "risk_coverage", "roc/<ood>", "reliability",
+                "oscr", "open_risk" (where labels were left out of the gallery),
                 "histogram/<ood>" (lines "id", "ood": x = bin centres, y = share)
     """
 

@@ -11,14 +11,17 @@ from doubtless.evaluation.setting import Setting
 from doubtless.evaluation.uncertainties import LEARNED, MATCH, VALUES, Uncertainties
 from doubtless.metrics import calibration, clustering, ood, verification
 from doubtless.metrics.bootstrap import mean_form, measures
+from doubtless.metrics.labels import most_evident_label, vote_weights
 from doubtless.metrics.measure import Curve, Measure
 from doubtless.metrics.metric import work_out
 from doubtless.metrics.uncertainty import (
+    DEPTH,
     oracle_sparsification_curve,
     risk_coverage_curve,
     sparsification_curve,
 )
-from doubtless.metrics.views import Agreed, Answered, Clustered, Paired, Scored, Separated, View
+from doubtless.metrics.views import Agreed, Answered, Clustered, Paired, Scored, Separated, View, Voted
+from doubtless.search.neighbors import Neighbors
 from doubtless.search.relevance import Positions
 
 Table = dict[str, dict[str, Measure]]
@@ -156,6 +159,18 @@ def consensus_curve(agreed: Agreed) -> Curve:
     """How often answers are right, by the share of draws that agree on them."""
     bins = calibration.consensus_bins(agreed.count, samples=agreed.samples)
     return calibration.reliability_curve(agreed.count.double() / agreed.samples, agreed.correct, bins=bins)
+
+
+def vote(setting: Setting, neighbors: Neighbors) -> Voted | None:
+    """The label that the first hits of every query that counts vote for. Places have no labels to vote for."""
+    labels, gallery_labels = setting.labels, setting.gallery_labels
+    if isinstance(labels, Positions) or isinstance(gallery_labels, Positions):
+        return None
+    rows = setting.counted
+    first = Neighbors(neighbors.score[rows, :DEPTH], neighbors.index[rows, :DEPTH])
+    weights = vote_weights(setting.search.cosines(setting.embedding[rows], first))
+    own = labels[rows]
+    return Voted(most_evident_label(gallery_labels[first.index], weights) == own, own)
 
 
 def count_pairs(setting: Setting) -> Paired | None:

@@ -14,9 +14,29 @@ from doubtless.metrics.calibration import (
     reliability_curve,
 )
 from doubtless.metrics.clustering import kmeans, nmi, pair_f1
+from doubtless.metrics.labels import (
+    baks,
+    balanced_accuracy,
+    baus,
+    label_top1,
+    most_evident_label,
+    vote_weights,
+)
 from doubtless.metrics.measure import Curve, Measure
 from doubtless.metrics.metric import METRICS, Metric, register
 from doubtless.metrics.ood import auprc, auroc, fpr95, histograms, roc_curve
+from doubtless.metrics.open_set import (
+    OpenSetRates,
+    dir_at_far,
+    fnir_at_fpir,
+    open_augrc,
+    open_aurc,
+    open_coverage_at_risk,
+    open_risk_curve,
+    open_set_rates,
+    oscr,
+    oscr_curve,
+)
 from doubtless.metrics.retrieval import (
     RetrievalMetrics,
     average_precision_at,
@@ -25,6 +45,8 @@ from doubtless.metrics.retrieval import (
     recall_at,
 )
 from doubtless.metrics.uncertainty import (
+    augrc,
+    aurc,
     ausc,
     ausc_oracle,
     coverage_at_risk,
@@ -49,6 +71,8 @@ __all__ = [
     "error_auroc",
     "ausc",
     "ausc_oracle",
+    "aurc",
+    "augrc",
     "coverage_at_risk",
     "sparsification_curve",
     "risk_coverage_curve",
@@ -57,6 +81,22 @@ __all__ = [
     "fpr95",
     "roc_curve",
     "histograms",
+    "fnir_at_fpir",
+    "dir_at_far",
+    "oscr",
+    "oscr_curve",
+    "open_set_rates",
+    "OpenSetRates",
+    "open_risk_curve",
+    "open_aurc",
+    "open_augrc",
+    "open_coverage_at_risk",
+    "most_evident_label",
+    "vote_weights",
+    "label_top1",
+    "balanced_accuracy",
+    "baks",
+    "baus",
     "consensus_ece",
     "rank_ece",
     "match_ece",

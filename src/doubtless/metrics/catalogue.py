@@ -11,6 +11,7 @@ from doubtless.metrics.metric import (
     ERRORS,
     METRICS,
     OOD,
+    OPEN_SET,
     OTHER,
     RETRIEVAL,
     VERIFICATION,
@@ -18,7 +19,7 @@ from doubtless.metrics.metric import (
     Metric,
 )
 
-GROUPS = (RETRIEVAL, ERRORS, OOD, CALIBRATION, CLUSTERING, VERIFICATION)
+GROUPS = (RETRIEVAL, ERRORS, OOD, OPEN_SET, CALIBRATION, CLUSTERING, VERIFICATION)
 
 
 def groups() -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -20,6 +21,7 @@ from doubtless.registry import Registry
 RETRIEVAL = "Retrieval"
 ERRORS = "Error detection"
 OOD = "Out-of-distribution detection"
+OPEN_SET = "Labels that are not in the gallery"
 CALIBRATION = "Calibration"
 CLUSTERING = "Clustering"
 VERIFICATION = "Two images: the same or not"
@@ -194,8 +196,8 @@ def _named(form: Weighted, name: str) -> Callable[..., dict[str, Tensor]]:
 
 
 def _percent(share: str) -> str:
-    """``risk0.05`` and ``far0.05`` → ``5 %``; anything else as it is."""
+    """``risk0.05``, ``far0.05`` and ``fpir0.05`` → ``5 %``; anything else as it is."""
     try:
-        return f"{100 * float(share.removeprefix('risk').removeprefix('far')):g} %"
+        return f"{100 * float(share.lstrip(ascii_lowercase)):g} %"
     except ValueError:
         return share

@@ -1,11 +1,13 @@
-"""Does the uncertainty know which queries go wrong? error_auroc, ausc, coverage@risk, and their curves.
+"""Does the uncertainty know which queries go wrong? error_auroc, ausc, aurc, augrc, coverage@risk and curves.
 
 Every function takes `uncertainty` (n,), higher is less sure, and `correct` (n,), whether the first hit is
 right. Queries of equal uncertainty share their expected value over all their orders: the order of the data
 never matters. Infinite uncertainty is the least sure of all; NaN is refused.
 
 error_auroc is R-AUROC of Kirchhof et al., "URL: A Representation Learning Benchmark for Transferable
-Uncertainty Estimates", 2023.
+Uncertainty Estimates", 2023. aurc is of Geifman, Uziel and El-Yaniv, "Bias-Reduced Uncertainty Estimation for
+Deep Neural Classifiers", 2019; augrc of Traub et al., "Overcoming Common Flaws in the Evaluation of Selective
+Classification Systems", 2024.
 
 Beside them stand uncertainties that cost nothing: what the neighbours and the embedding's length already say. Each
 is higher where the query is less sure, so a learned uncertainty can stand beside them. One that does not
@@ -96,6 +98,59 @@ register(
 )
 
 
+def aurc(uncertainty: Tensor, correct: Tensor) -> float:
+    """Area under the risk-coverage curve: mean over j = 1…n of the share of wrong answers among the j most certain.
+
+    In [0, 1], lower is better; it is 1 − `ausc`, so that an oracle has 1 − `ausc_oracle` and an uncertainty that
+    says nothing the share of wrong answers. Ties count by their expected value over all orders.
+
+    >>> aurc(torch.tensor([0.1, 0.9]), torch.tensor([True, False]))
+    0.25
+    """
+    return _value(selective_form(uncertainty, correct), correct, "aurc")
+
+
+def augrc(uncertainty: Tensor, correct: Tensor) -> float:
+    """Area under the generalised risk-coverage curve: mean share of queries that are wrong *and* answered.
+
+    The generalised risk of the j most certain is (wrong among them)/n; the area is the trapezoid's over coverages
+    0, 1/n, …, 1, straight inside a tie, which is the expected value over all its orders. With the share e of wrong
+    answers it is (1 − error_auroc) e (1 − e) + e²/2: in [e²/2, e − e²/2], lower is better.
+
+    >>> augrc(torch.tensor([0.1, 0.9]), torch.tensor([True, False]))
+    0.125
+    """
+    return _value(selective_form(uncertainty, correct), correct, "augrc")
+
+
+register(
+    Metric(
+        "aurc",
+        "AURC",
+        "Share of wrong answers averaged over how many queries are answered, the most certain first: 1 − AUSC.",
+        of=Scored,
+        measure=_selective,
+        group=ERRORS,
+        higher=False,
+        noted=False,  # ausc says the same
+        brief=False,
+    )
+)
+register(
+    Metric(
+        "augrc",
+        "AUGRC",
+        "Share of all queries that are wrong and answered, averaged over how many are answered.",
+        of=Scored,
+        measure=_selective,
+        group=ERRORS,
+        higher=False,
+        noted=False,
+        brief=False,
+    )
+)
+
+
 def coverage_at_risk(uncertainty: Tensor, correct: Tensor, *, risk: float) -> float:
     """Share of queries in the largest prefix of the most certain with error ≤ risk, no tie split; 0 if none.
 
@@ -153,7 +208,7 @@ register(
 
 
 def selective_form(uncertainty: Tensor, correct: Tensor, *, risks: Sequence[float] = RISKS) -> Form:
-    """error_auroc, ausc and coverage@risk of weighted queries, from one sort: weights (b, n) → (b,) each.
+    """All metrics of this file for weighted queries, from one sort: weights (b, n) → (b,) each.
 
     A group of g queries with equal uncertainty, c of them right, that follows a queries with A right, adds to
     the AUSC's sum Σ_{t ≤ g} (A + t c/g)/(a + t) = c + (A − a c/g)(H_{a+g} − H_a). A query drawn w times by
@@ -170,10 +225,16 @@ def selective_form(uncertainty: Tensor, correct: Tensor, *, risks: Sequence[floa
         rate = share / size.clamp_min(1)
         grown = harmonic[count.long()] - harmonic[before(count).long()]
         area = (share + (before(good) - before(count) * rate) * grown).sum(1)
-        values = {"error_auroc": area_under_roc(count - good, good), "ausc": area / total}
+        wrong = count - good
+        values = {
+            "error_auroc": area_under_roc(wrong, good),
+            "ausc": area / total,
+            "aurc": 1 - area / total,
+            "augrc": ((before(wrong) + wrong) / 2 * size).sum(1) / total.square(),
+        }
         for risk in risks:
             # .29 · 100 is 28.999…96 in floating point: 29 wrong of 100 must still pass at risk .29
-            safe = count - good <= risk * count * (1 + 1e-12)
+            safe = wrong <= risk * count * (1 + 1e-12)
             values[coverage_name(risk)] = (count * safe).amax(1) / total
         return values
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from doubtless.search.relevance import Truth
 
 RISKS = (0.01, 0.05, 0.10)
+FALSE_ALARMS = (0.01, 0.10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +100,38 @@ class Separated(View):
     def sizes(self) -> tuple[int, ...]:
         """The queries, and the out-of-distribution items."""
         return len(self.inside), len(self.outside)
+
+
+@dataclass(frozen=True, eq=False)
+class OpenSet(View):
+    """One uncertainty of queries whose label is in the gallery, and of queries whose label is not."""
+
+    known: Tensor  # (n,) higher is less sure
+    correct: Tensor  # (n,) bool: the first hit is right
+    unknown: Tensor  # (m,)
+    known_labels: Tensor  # (n,)
+    unknown_labels: Tensor  # (m,)
+    share: float  # of queries whose label is not in the gallery, where known and unknown are counted together
+    risks: Sequence[float] = RISKS
+    false_alarms: Sequence[float] = FALSE_ALARMS  # shares of unknown queries that may be answered
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The queries whose label is in the gallery, and those whose label is not."""
+        return len(self.known), len(self.unknown)
+
+
+@dataclass(frozen=True, eq=False)
+class Voted(View):
+    """The queries that have a positive, and whether the label with the most evidence among their hits is right."""
+
+    correct: Tensor  # (q,) bool
+    labels: Tensor  # (q,) of the queries
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The queries."""
+        return (len(self.correct),)
 
 
 @dataclass(frozen=True, eq=False)

@@ -53,6 +53,16 @@ KINDS = {
         "How many mistakes one accepts for answering this share of the queries: lower is better.",
         from_zero=True, settled=(0.05, 1.0),
     ),
+    "oscr": Kind(
+        "Right answers and answers to unknown labels", "unknown queries answered", "known queries answered rightly",
+        "Open-set classification rate: queries of labels that were left out of the gallery should get no answer.",
+        square=True,
+    ),
+    "open_risk": Kind(
+        "Risk with unknown labels", "share of all queries answered, most certain first", "share of wrong answers",
+        "Every answer to a query whose label is not in the gallery is wrong; the protocol says how many there are.",
+        from_zero=True, settled=(0.05, 1.0),
+    ),
     "histogram": Kind(
         "Known and out-of-distribution images", "uncertainty", "share of images",
         "The less the two overlap, the better the others are recognised. The last bar holds all beyond it.",

@@ -13,7 +13,7 @@ from doubtless.config import EvaluationConfig
 from doubtless.data import ImageSet, Progress, Source, named_source
 from doubtless.doubt.doubt import Doubt
 from doubtless.errors import InputError
-from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, evaluate
+from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, OpenSetOptions, evaluate
 from doubtless.methods import Method
 from doubtless.progress import phase, running, spinner
 from doubtless.runs.data import RunData, must_take, open_run_data, whole_source
@@ -99,6 +99,7 @@ class RunEvaluation:
         bootstrap: int,
     ) -> Evaluation:
         rows = {} if doubt is None else self._doubts(doubt, queries, gallery or queries, ood)
+        divided = self.options.open_set
         with spinner("measuring"), phase("measuring"):
             evaluation = evaluate(
                 queries.embedding,
@@ -111,6 +112,7 @@ class RunEvaluation:
                     score=self.options.score,
                     ks=self.options.ks,
                     ood_ratio=self.options.ood_ratio,
+                    open_set=None if divided is None else OpenSetOptions(**divided.model_dump()),
                     bootstrap=bootstrap,
                 ),
             )
@@ -208,7 +210,8 @@ class RunEvaluation:
         by_score = [] if wanted.score == configured.score else [f"by-{wanted.score}"]
         at_ratio = [] if wanted.ood_ratio == configured.ood_ratio else [f"at-{wanted.ood_ratio}"]
         of_size = [] if wanted.size == configured.size else [f"{wanted.size or self.method.spec.size}px"]
-        return by_score + at_ratio + of_size or ([] if wanted == configured else ["otherwise"])
+        divided = [] if wanted.open_set == configured.open_set else ["open-set"]
+        return by_score + at_ratio + of_size + divided or ([] if wanted == configured else ["otherwise"])
 
     def _open_data(self) -> RunData:
         own = self.given if self.data_name is None else None

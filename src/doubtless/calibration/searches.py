@@ -1,0 +1,194 @@
+"""Fitting the distribution over labels on searches whose answer is known, none of which shaped its own evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from doubtless.calibration.distribution import FOLDS, UNKNOWN, Distribution, LabelDistribution, Weights
+from doubtless.calibration.evidence import Evidence, LabelHits, Statistics, Vectors, evidence
+from doubtless.calibration.within import LabelSpread, WithinMetric
+from doubtless.errors import InputError
+from doubtless.logistic import folds_of
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Labelled items of the gallery from which the metric within labels is fitted."""
+
+    vectors: Tensor  # (s, D)
+    label: Tensor  # (s,)
+    row: Tensor | None = None
+    """(n,) which of them each present query is, −1 for none; None: queries are from outside."""
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """Queries of known labels: n with their label in the gallery, m in a gallery from which it was removed."""
+
+    present: LabelHits
+    label: Tensor
+    """(n,) of the present queries."""
+    absent: LabelHits
+    removed: Tensor
+    """(m,) the label of each absent query, which none of its hits carries."""
+    vectors: Vectors | None = None
+    """Of the gallery's items, by their row; None: evidence is made from scores alone."""
+    sample: Sample | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.label) != len(self.present) or len(self.removed) != len(self.absent):
+            raise InputError(
+                f"Searches need one label per query, got {len(self.label)} for {len(self.present)} present and "
+                f"{len(self.removed)} for {len(self.absent)} absent ones."
+            )
+        if bool((self.absent.labelled & (self.absent.label == self.removed.unsqueeze(1))).any()):
+            raise InputError(
+                "A search without its label found an item of it; remove all of the label's items."
+            )
+        if (self.vectors is None) != (self.sample is None):
+            raise InputError(
+                "Evidence from vectors needs both the items' vectors and a labelled sample of them."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class FittedDistribution:
+    """The model, and what the searches themselves are given by weights that saw nothing of their label."""
+
+    model: LabelDistribution
+    present: Evidence
+    absent: Evidence
+    folds: tuple[Tensor, Tensor]
+    """(n,) and (m,): queries of one label, present or absent, have one fold."""
+    others: tuple[Weights, ...]
+    """Per fold, fitted on all others."""
+
+    def unseen(self, *, unknown: float = UNKNOWN) -> tuple[Distribution, Distribution]:
+        """Distributions of the n present and the m absent queries: what promises are made from."""
+        return self._of(self.present, self.folds[0], unknown), self._of(self.absent, self.folds[1], unknown)
+
+    def _of(self, given: Evidence, fold: Tensor, unknown: float) -> Distribution:
+        probability = torch.zeros(given.label.shape, dtype=torch.double)
+        none = torch.ones(len(given), dtype=torch.double)
+        for number, weights in enumerate(self.others):
+            held = fold == number
+            found = weights(given[held], unknown=unknown)
+            probability[held], none[held] = found.probability, found.none
+        return Distribution(given.label, probability, none)
+
+
+def fit_distribution(searches: Searches, *, folds: int = FOLDS, seed: int = 0) -> FittedDistribution:
+    """Fits the distribution over labels; folds are dealt with `seed`.
+
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> centre = torch.nn.functional.normalize(torch.randn(12, 8, generator=generator), dim=1)
+    >>> label = torch.arange(12).repeat_interleave(6)
+    >>> items = torch.nn.functional.normalize(centre[label] + 0.2 * torch.randn(72, 8, generator=generator), dim=1)
+    >>> score = (items @ items.T).fill_diagonal_(-torch.inf)
+    >>> same = label.unsqueeze(0) == label.unsqueeze(1)
+    >>> def hits(score):
+    ...     best = score.topk(10)
+    ...     return LabelHits(label[best.indices], best.values, best.indices, items)
+    >>> searches = Searches(hits(score), label, hits(score.masked_fill(same, -torch.inf)), label,
+    ...                     vectors=lambda rows: items[rows], sample=Sample(items, label, torch.arange(72)))
+    >>> model = fit_distribution(searches).model
+    >>> answer = model(hits(items @ items.T), vectors=lambda rows: items[rows])
+    >>> bool((answer.first[0] == label).all())
+    True
+    """
+    by = _statistics(searches)
+    present, absent = _measured(searches, by, folds=folds, seed=seed)
+    both = torch.cat([searches.label, searches.removed])
+    fold = folds_of(both, folds=folds, generator=torch.Generator().manual_seed(seed))
+    of_present, of_absent = fold[: len(searches.label)], fold[len(searches.label) :]
+    others = tuple(
+        Weights.fit(
+            present[of_present != number], searches.label[of_present != number], absent[of_absent != number]
+        )
+        for number in range(int(fold.max()) + 1)
+    )
+    weights = Weights.fit(present, searches.label, absent)
+    return FittedDistribution(
+        LabelDistribution(weights, by), present, absent, (of_present, of_absent), others
+    )
+
+
+def _statistics(searches: Searches) -> Statistics:
+    """Unit of scores, spread of labels and metric, from all queries and the whole sample."""
+    labelled = searches.present.labelled
+    if not bool(labelled.any()) or len(searches.removed.unique()) < 2:
+        raise InputError(
+            "A distribution over labels is fitted on labelled hits of two labels or more, got "
+            f"{len(searches.label.unique())} label(s) and {int(labelled.sum())} labelled hits."
+        )
+    first = searches.present.score.double().masked_fill(~labelled, -torch.inf).amax(1)
+    scale = float(first[first.isfinite()].std(correction=0))
+    spread = LabelSpread.fit(searches.present.best_of(searches.label), searches.label)
+    sample = searches.sample
+    metric = None if sample is None else WithinMetric.fit(sample.vectors, sample.label)
+    return Statistics(scale if scale > 0 else 1.0, spread, metric)
+
+
+def _measured(searches: Searches, by: Statistics, *, folds: int, seed: int) -> tuple[Evidence, Evidence]:
+    """Evidence of present and absent queries: present ones without their own item, absent without their label."""
+    nearest = searches.present.best_of(searches.label)
+    sample = searches.sample
+    if sample is None:
+        return (
+            evidence(searches.present, by, without=(searches.label, nearest)),
+            evidence(searches.absent, by),
+        )
+    generator = torch.Generator().manual_seed(seed)
+    items = folds_of(torch.arange(len(sample.label)), folds=folds, generator=generator)
+    nobody = torch.full_like(searches.label, -1)
+    of_present = nobody if sample.row is None else torch.where(sample.row >= 0, items[sample.row], -1)
+    labels = folds_of(torch.cat([sample.label, searches.removed]), folds=folds, generator=generator)
+    of_sample, of_absent = labels[: len(sample.label)], labels[len(sample.label) :]
+    own = (searches.label, nearest)
+    present = _in_folds(searches.present, of_present, items, searches, by, own)
+    return present, _in_folds(searches.absent, of_absent, of_sample, searches, by, None)
+
+
+def _in_folds(
+    hits: LabelHits,
+    fold: Tensor,
+    of_sample: Tensor,
+    searches: Searches,
+    by: Statistics,
+    own: tuple[Tensor, Tensor] | None,
+) -> Evidence:
+    """Evidence of hits, each query's in a metric fitted on the sample without its fold (n,); −1: on all of it."""
+    sample = searches.sample
+    assert sample is not None
+    parts, places = [], []
+    for number in fold.unique().tolist():
+        held, kept = (fold == number).nonzero().squeeze(1), of_sample != number
+        metric = by.metric
+        if number >= 0 and bool(kept.any()):
+            metric = WithinMetric.fit(sample.vectors[kept], sample.label[kept])
+        without = None if own is None else (own[0][held], own[1][held])
+        measured = evidence(hits[held], replace(by, metric=metric), vectors=searches.vectors, without=without)
+        parts.append(measured)
+        places.append(held)
+    return _joined(parts, torch.cat(places).argsort())
+
+
+def _joined(parts: Sequence[Evidence], order: Tensor) -> Evidence:
+    """One evidence of several parts, as wide as the widest, its queries put in order."""
+    width = max(part.label.shape[1] for part in parts)
+
+    def wide(values: list[Tensor], empty: float) -> Tensor:
+        padded = [
+            torch.nn.functional.pad(value, (0, width - value.shape[1]), value=empty) for value in values
+        ]
+        return torch.cat(padded)[order]
+
+    return Evidence(
+        wide([part.label for part in parts], -1),
+        {name: wide([part.table[name] for part in parts], 0.0) for name in parts[0].table},
+        {name: torch.cat([part.scores[name] for part in parts])[order] for name in parts[0].scores},
+    )
