@@ -4,7 +4,8 @@
     python benchmarks/speed/answers.py --items 100000
 
 The index is calibrated on 2,000 of its own items by their labels: 50 hits per query, and novelty against 10,000
-known vectors. Times are the best of several that take turns; CPU seconds stand beside them, for a machine others use too.
+known vectors. Times are the best of several that take turns; CPU seconds stand beside them, for a machine that
+others use too.
 """
 
 from __future__ import annotations
