@@ -31,7 +31,11 @@ Pairs = Annotated[
 TargetError = Annotated[float, typer.Option(help="Largest share of answers that may be wrong.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of that promise.")]
 FalseAlarm = Annotated[
-    float, typer.Option(help="Share of queries that are there but may be called not in the gallery.")
+    float,
+    typer.Option(
+        help="Share of queries that are there but may be called not in the gallery; only where answers are made "
+        "item by item, as with a single label."
+    ),
 ]
 Unknown = Annotated[
     float,
