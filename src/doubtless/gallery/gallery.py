@@ -16,13 +16,13 @@ from PIL import Image
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.pairs import PairAnswer as PairAnswer
-from doubtless.calibration.pairs import answer_pair
+from doubtless.calibration.pair_answer import PairAnswer as PairAnswer
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer, Answers
 from doubtless.gallery.judge import Calibrated, Judge
 from doubtless.gallery.model import ModelLike, ModelOf, opened, recorded_model
+from doubtless.gallery.pairs import compare as compare_in
 from doubtless.gallery.queries import Picture, Pictures, Queries
 from doubtless.index.backends import folder_beside, open_index
 from doubtless.index.base import Index
@@ -224,13 +224,22 @@ class Gallery:
         return Queries(embedding, described.features if self.judge.wants_features else None)
 
     def compare(
-        self, first: Picture | Embedding, second: Picture | Embedding, *, prior: float = 0.5
+        self,
+        first: Picture | Embedding,
+        second: Picture | Embedding,
+        *,
+        prior: float = 0.5,
+        target_error: float | None = None,
     ) -> PairAnswer:
-        """Do two pictures, or embeddings of one item each, show the same? `prior`: how likely that is before."""
+        """Do two pictures, or embeddings of one item each, show the same? `prior`: how likely that is before.
+
+        target_error: share of the pairs decided alike that may be wrong; None: as calibrated.
+        """
         one, other = (
             what if isinstance(what, Embedding) else self.read([what]).embedding for what in (first, second)
         )
-        return answer_pair(self.fitted(one), self.fitted(other), self.judge.calibrated.pairs, prior=prior)
+        one, other, pairs = self.fitted(one), self.fitted(other), self.judge.calibrated.pairs
+        return compare_in(self.index, pairs, one, other, prior=prior, target_error=target_error)
 
     def fitted(self, embedding: Embedding) -> Embedding:
         """As the index takes it; refused where it is of another kind, or points nowhere."""
