@@ -25,10 +25,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from doubtless.calibration.labelled_pairs import DEEP, Recipe
+from doubtless.calibration.features import DEPTH
+from doubtless.calibration.labelled_pairs import Recipe
 from doubtless.calibration.pair_promise import Side
 from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.surroundings import search_among
+from doubtless.calibration.surroundings import Surroundings, search_among
 from doubtless.embedding import Embedding
 from doubtless.metrics.verification import CELLS, PairCounts, equal_error_rate, tar_at_far
 
@@ -104,7 +105,6 @@ class _World:
     ) -> None:
         self.pairs, self.generator = pairs, generator
         self.search = search_among(gallery, labels)
-        self.gallery = gallery
 
     def compared(
         self, new: Tensor, label: Tensor, others: Tensor, other_label: Tensor, *, itself: bool = False
@@ -122,13 +122,15 @@ class _World:
             "any": random.masked_fill(own, -1).argmax(1),
         }
         there = same.any(1)
-        return {kind: self._odds(new[there], others[place[there]]) for kind, place in partner.items()}
+        first = Embedding.point(new[there])
+        around = self.search(first, DEPTH)
+        return {kind: self._odds(first, around, others[place[there]]) for kind, place in partner.items()}
 
-    def _odds(self, one: Tensor, other: Tensor) -> Tensor:
-        first, second = Embedding.point(one), Embedding.point(other)
-        found = self.search(first, DEEP), self.search(second, DEEP)
-        own = torch.cat([found[0].itself, found[1].itself], 1)
-        return self.pairs.odds(first, second, (found[0].without(own), found[1].without(own)))
+    def _odds(self, first: Embedding, around: Surroundings, other: Tensor) -> Tensor:
+        second = Embedding.point(other)
+        found = self.search(second, DEPTH)
+        own = torch.cat([around.itself, found.itself], 1)
+        return self.pairs.odds(first, second, (around.without(own), found.without(own)))
 
 
 def products(name: str, vectors: Tensor, labels: Tensor, options: argparse.Namespace) -> None:
@@ -245,7 +247,7 @@ def main() -> None:
     parser.add_argument("--whiten", action="store_true", help="Half-whiten the features by themselves.")
     parser.add_argument("--dims", type=int, default=256, help="Principal directions of the features to keep.")
     parser.add_argument("--times", type=int, default=100)
-    parser.add_argument("--count", type=int, default=3000, help="Pairs of each kind to calibrate on.")
+    parser.add_argument("--count", type=int, default=2000, help="Pairs of each kind to calibrate on.")
     parser.add_argument("--targets", type=float, nargs="*", default=[0.05, 0.1, 0.2])
     parser.add_argument("--lfw", type=Path)
     parser.add_argument("--pairs", type=Path, help="Folder of LFW's lists and pictures.")

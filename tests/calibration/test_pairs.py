@@ -249,6 +249,25 @@ class TestProbability:
         with pytest.raises(InputError, match="must be searched for"):
             pairs.probability(fresh.first, fresh.second)
 
+    def test_more_alike_is_never_less_likely_the_same(self) -> None:
+        """Nearest others are chosen for being near: a free regression would hold likeness against two pictures."""
+        embedding, labels = gallery(600)
+        pairs = PairCalibrator.fit(embedding, labels, recipe=Recipe(pairs=1500))
+        logistic = pairs.model.logistic
+        assert logistic is not None
+        slope = dict(zip(pairs.model.names, logistic.weight.tolist(), strict=True))
+        for name, weight in slope.items():
+            if name in ("distance", "expected_distance"):
+                assert weight <= 0, name
+            elif "uncertainty" not in name:
+                assert weight >= 0, name
+        assert max(slope.values()) > 0
+        search = search_among(embedding, labels)
+        one = embedding[[0]]
+        for other in (one, embedding[[30]]):  # itself, and another of its label
+            around = tuple(search(what, 20).without(torch.tensor([[0, 30]])) for what in (one, other))
+            assert float(pairs.odds(one, one, around)) >= float(pairs.odds(one, other, around))  # type: ignore[arg-type]
+
 
 class TestPromise:
     def test_couples_are_the_two_most_alike_and_each_label_is_in_one(self) -> None:
@@ -344,7 +363,7 @@ class TestPromise:
         again = PairCalibrator.from_state(*fitted.state())
         assert again.terms == fitted.terms
         for side in ("same", "different"):
-            before, after = fitted.promise(side, prior=0.3), again.promise(side, prior=0.3)  # type: ignore[arg-type]
+            before, after = fitted.promise(side, prior=0.3), again.promise(side, prior=0.3)
             assert (before.threshold, before.bound) == (after.threshold, after.bound)
         assert again.promise("same") is again.promise("same")  # worked out once
 
@@ -383,7 +402,7 @@ class TestAnswers:
                 assert "not enough" in reason or "cannot be promised" in reason
             if decision != "cannot-tell":
                 assert f"At most {target:.1%}" in reason
-                side = fitted.promise(decision, prior=prior, target_error=target)  # type: ignore[arg-type]
+                side = fitted.promise(decision, prior=prior, target_error=target)
                 assert side.met
         assert seen == {"same", "different", "cannot-tell"}
 
