@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.calibrator import Calibrator
-from doubtless.calibration.features import DEPTH, hit_features, pair_features
-from doubtless.calibration.pairs import PairCalibrator, draw_pairs
+from doubtless.calibration.features import DEPTH, hit_features
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.metrics import match_brier, match_ece, paired_bootstrap
+from doubtless.metrics import match_ece, paired_bootstrap
 from doubtless.search.hits import Hits, hits_among, hits_without_class
 from tests.gallery.galleries import gallery, known
 
@@ -159,46 +158,3 @@ def test_saved_and_loaded(make: Callable[[Embedding, Tensor], Calibrator]) -> No
     hits = hits_among(embedding, embedding, k=DEPTH, gallery_labels=labels)
     assert torch.equal(again.probability(hits), calibrator.probability(hits))
     assert again.record == calibrator.record
-
-
-def test_pairs_are_drawn_evenly_and_never_with_themselves() -> None:
-    labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    first, second = draw_pairs(labels, 6000, generator=torch.Generator().manual_seed(0))
-    same = labels[first] == labels[second]
-    assert bool(same[:6000].all())
-    assert not bool(same[6000:].any())
-    assert not bool((first == second).any())
-    own = first[:6000]
-    assert not bool((own == 5).any())  # alone in its class
-    partners = second[:6000][own == 0].bincount(minlength=6).double()
-    assert partners[[1, 2]].sum() == (own == 0).sum()
-    assert 0.4 < float(partners[1] / partners.sum()) < 0.6
-    partners = second[6000:][first[6000:] == 3].bincount(minlength=6).double()
-    assert bool((partners[[0, 1, 2, 5]] / partners.sum() > 0.2).all())
-    with pytest.raises(InputError, match="two classes"):
-        draw_pairs(torch.zeros(4).long(), 3, generator=torch.Generator())
-
-
-def test_pairs_are_calibrated_under_any_prior() -> None:
-    embedding, labels = gallery(2000)
-    pairs = PairCalibrator.fit(embedding, labels)
-    fresh, asked = gallery(2000, seed=1)
-    first, second = draw_pairs(asked, 6000, generator=torch.Generator().manual_seed(1))
-    same = asked[first] == asked[second]
-    even = pairs.probability(fresh[first], fresh[second])
-    assert match_ece(even, same) < 0.03
-    assert match_brier(even, same) < 0.2
-    rare = torch.cat([torch.arange(600), torch.arange(6000, 12000)])  # one in eleven is the same
-    chance = pairs.probability(fresh[first[rare]], fresh[second[rare]], prior=1 / 11)
-    assert match_ece(chance, same[rare]) < 0.03
-    assert match_ece(even[rare], same[rare]) > 0.06
-    assert torch.allclose(
-        pairs.probability(fresh[first], fresh[second]), pairs.probability(fresh[second], fresh[first])
-    )
-    again = PairCalibrator.from_state(*pairs.state())
-    assert torch.equal(again.probability(fresh[first], fresh[second]), even)
-    with pytest.raises(InputError, match="prior"):
-        pairs.probability(fresh[:1], fresh[:1], prior=1.0)
-    with pytest.raises(InputError, match="some that are the same"):
-        PairCalibrator.fit_pairs(fresh[:5], fresh[:5], torch.ones(5).bool())
-    assert float(pair_features(fresh[:1], fresh[:1])["distance"]) == pytest.approx(0, abs=1e-3)

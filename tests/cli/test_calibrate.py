@@ -13,10 +13,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from doubtless.calibration.fit import Targets
-from doubtless.calibration.pairs import PairCalibrator, answer_pair
+from doubtless.calibration.pair_answer import answer_pair
+from doubtless.calibration.pairs import PairCalibrator
+from doubtless.calibration.surroundings import search_among
 from doubtless.cli import app
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
+from doubtless.gallery.pairs import surroundings
 from doubtless.index.folder import FolderIndex
 from tests.gallery.galleries import gallery
 
@@ -137,10 +140,18 @@ def test_the_share_of_unknown_queries_is_asked_for(
 def test_compare_two_items_of_an_embedding() -> None:
     embedding, labels = gallery(400)
     pairs = PairCalibrator.fit(embedding, labels)
-    alike = answer_pair(embedding[[0]], embedding[[0]], pairs, prior=0.5)
-    assert alike.same
+    one = embedding[[0]]
+    around = surroundings(search_among(embedding, labels), one, one)
+    assert 0 not in around[0].row.tolist()[0]  # it is not its own neighbour
+    alike = answer_pair(one, one, pairs, prior=0.5, around=around)
+    assert alike.probability > 0.5  # type: ignore[operator]
+    assert alike.decision == "cannot-tell"  # 30 labels are too few to promise 5 %
+    assert alike.same is None
+    assert "cannot be promised" in alike.reason
+    allowed = answer_pair(one, one, pairs, prior=0.5, target_error=0.4, around=around)
+    assert (allowed.decision, allowed.same) == ("same", True)
     assert alike.cosine == pytest.approx(1)
-    doubtful = answer_pair(embedding[[0]], embedding[[0]], pairs, prior=1e-6)
+    doubtful = answer_pair(one, one, pairs, prior=1e-6, around=around)
     assert doubtful.probability < alike.probability  # type: ignore[operator]
     assert json.loads(json.dumps(asdict(alike)))["uncertainty"] == embedding.uncertainty[[0, 0]].tolist()  # type: ignore[index]
 

@@ -73,7 +73,9 @@ def test_comparing_two_images(service: Service, picture: bytes) -> None:
     found = send(
         service, "POST", "/v1/compare", files={"first": picture, "second": picture}, data={"prior": "0.2"}
     ).json()
-    assert found["same"] is True
+    assert found["decision"] == "cannot-tell"  # a handful of labels is too few to promise 5 %
+    assert found["same"] is None
+    assert "cannot be promised" in found["reason"]
     assert found["prior"] == 0.2
     assert found["cosine"] == pytest.approx(1, abs=1e-5)
     first, second = torch.randn(2, 8, generator=torch.Generator().manual_seed(0)).tolist()

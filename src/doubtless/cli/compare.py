@@ -1,4 +1,4 @@
-"""`doubtless compare`: are two images the same? With a probability."""
+"""`doubtless compare`: are two images the same, or can that not be told?"""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ def compare(
         str | None, typer.Option(help="Index whose model embeds and whose calibration counts.")
     ] = None,
     prior: Annotated[float, typer.Option(help="How likely two such images are the same beforehand.")] = 0.5,
+    target_error: Annotated[
+        float | None,
+        typer.Option(help="Share of the pairs decided alike that may be wrong; as calibrated by default."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Say whether two images show the same, with the probability of it.
+    """Say whether two images show the same, or that it cannot be told, with the probability of it.
 
     Example: doubtless compare left.jpg right.jpg --index gallery
 
     Example: doubtless compare left.jpg right.jpg --model runs/first --prior 0.01
+
+    Example: doubtless compare left.jpg right.jpg --index gallery --target-error 0.1
     """
     from dataclasses import asdict
 
@@ -39,7 +45,7 @@ def compare(
         raise InputError("Comparing needs --index INDEX or --model RUN: something must embed the images.")
     if index is None:
         assert model is not None
-        result = compare_by_run(model, first, second, prior=prior, progress=bar)
+        result = compare_by_run(model, first, second, prior=prior, target_error=target_error, progress=bar)
     else:
         with Gallery.open(index, model=model) as gallery:
             if not gallery.status()["pairs_calibrated"]:
@@ -47,12 +53,12 @@ def compare(
                     f"{index} has no calibration of pairs; run `doubtless calibrate {index}` (its items need "
                     "labels)."
                 )
-            result = gallery.compare(first, second, prior=prior)
+            result = gallery.compare(first, second, prior=prior, target_error=target_error)
     if json:
         print_json({"first": str(first), "second": str(second), **asdict(result)})
         return
-    word = "same" if result.same else "not the same"
     typer.echo(
-        f"{word}: probability {result.probability:.3f} of being the same (prior {prior:g}), cosine "
+        f"{result.decision}: probability {result.probability:.3f} of being the same (prior {prior:g}), cosine "
         f"{result.cosine:.4f}"
     )
+    typer.echo(result.reason)

@@ -15,13 +15,17 @@ from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import DEFAULT, Calibration, Known
 from doubtless.calibration.fit import Targets as Targets
-from doubtless.calibration.pairs import PairAnswer, PairCalibrator, answer_pair
+from doubtless.calibration.labelled_pairs import Recipe
+from doubtless.calibration.pair_answer import PairAnswer, answer_pair
+from doubtless.calibration.pairs import PairCalibrator
 from doubtless.calibration.risk import RiskControl
+from doubtless.calibration.surroundings import search_among
 from doubtless.embedding import Embedding
 from doubtless.errors import FileError, InputError, nearest
 from doubtless.gallery import label_calibration
 from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
+from doubtless.gallery.pairs import fit_pairs, surroundings
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits, hits_without_class, without_itself
 
@@ -67,7 +71,7 @@ def calibrate(
         fitter = DoubtFitter(
             index, known.first(DEPTH), embedding, rows, features_of=features_of, leverage=leverage, seed=seed
         )
-    pairs = PairCalibrator.fit(embedding, known.label) if _can_pair(known.label) else None
+    pairs = fit_pairs(index, embedding, known.label, rows, targets)
     about = {**counts, "items": len(index), "pairs": None if pairs is None else dict(pairs.record)}
     if label_calibration.is_possible(known):
         made = label_calibration.calibrate(index, known, embedding, rows, targets, fitter=fitter, seed=seed)
@@ -130,9 +134,13 @@ def compare_by_run(
     second: str | Path,
     *,
     prior: float = 0.5,
+    target_error: float | None = None,
     progress: Progress | None = None,
 ) -> PairAnswer:
-    """Do two pictures show the same? By a run's model and pairs of its validation images, without a gallery."""
+    """Do two pictures show the same? By a run's model and pairs of its validation images, without a gallery.
+
+    They are taken to show what the validation images do not.
+    """
     from doubtless.runs.data import embed_images, open_run_data
     from doubtless.runs.model import open_model
     from doubtless.runs.run import Run
@@ -143,9 +151,12 @@ def compare_by_run(
         raise InputError(
             f"{run} has no validation images to calibrate pairs on; use a gallery that is calibrated."
         )
-    pairs = PairCalibrator.fit(embed_images(model.method, known, progress=progress).to("cpu"), known.labels)
+    items = embed_images(model.method, known, progress=progress).to("cpu")
+    pairs = PairCalibrator.fit(items, known.labels, recipe=Recipe(unknown=1.0))
     embedding = model.embed([first, second]).to("cpu")
-    return answer_pair(embedding[:1], embedding[1:], pairs, prior=prior)
+    one, other = embedding[:1], embedding[1:]
+    around = surroundings(search_among(items, known.labels), one, other)
+    return answer_pair(one, other, pairs, prior=prior, target_error=target_error, around=around)
 
 
 def feature_reader(
@@ -274,8 +285,3 @@ def _some(rows: Tensor, most: int, seed: int) -> Tensor:
         return rows
     drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
     return rows[drawn.sort().values]
-
-
-def _can_pair(label: Tensor) -> bool:
-    sizes = label.unique(return_counts=True)[1]
-    return len(sizes) > 1 and bool((sizes > 1).any())

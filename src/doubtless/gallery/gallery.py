@@ -16,8 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.pairs import PairAnswer as PairAnswer
-from doubtless.calibration.pairs import answer_pair
+from doubtless.calibration.pair_answer import PairAnswer as PairAnswer
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer
@@ -25,6 +24,7 @@ from doubtless.gallery.answers import Answers
 from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.model import ModelLike, ModelOf, opened, recorded_model
+from doubtless.gallery.pairs import compare as compare_in
 from doubtless.gallery.queries import Picture, Pictures, Queries
 from doubtless.index.backends import folder_beside, open_index
 from doubtless.index.base import Index
@@ -227,13 +227,22 @@ class Gallery:
         return Queries(embedding, described.features if self.judge.wants_features else None)
 
     def compare(
-        self, first: Picture | Embedding, second: Picture | Embedding, *, prior: float = 0.5
+        self,
+        first: Picture | Embedding,
+        second: Picture | Embedding,
+        *,
+        prior: float = 0.5,
+        target_error: float | None = None,
     ) -> PairAnswer:
-        """Do two pictures, or embeddings of one item each, show the same? `prior`: how likely that is before."""
+        """Do two pictures, or embeddings of one item each, show the same? `prior`: how likely that is before.
+
+        target_error: share of the pairs decided alike that may be wrong; None: as calibrated.
+        """
         one, other = (
             what if isinstance(what, Embedding) else self.read([what]).embedding for what in (first, second)
         )
-        return answer_pair(self.fitted(one), self.fitted(other), self.judge.calibrated.pairs, prior=prior)
+        one, other, pairs = self.fitted(one), self.fitted(other), self.judge.calibrated.pairs
+        return compare_in(self.index, pairs, one, other, prior=prior, target_error=target_error)
 
     def fitted(self, embedding: Embedding) -> Embedding:
         """As the index takes it; refused where it is of another kind, or points nowhere."""
@@ -350,19 +359,7 @@ class Gallery:
 
     def status(self) -> dict[str, Any]:
         """What it holds and what it promises, in plain values."""
-        calibrated, settings = self.judge.calibrated, self.index.settings
-        return {
-            "items": len(self.index),
-            "labels": len(self.index.label_names),
-            "family": settings.family,
-            "dim": settings.dim,
-            "score": settings.score,
-            "model": settings.model,
-            "calibrated": calibrated.is_there,
-            "pairs_calibrated": calibrated.pairs is not None,
-            "promise": self.judge.promise(),
-            "calibration": None if not calibrated.record else dict(calibrated.record),
-        }
+        return {**self.index.holds(), **self.judge.status()}
 
     def statistics(self) -> dict[str, Any]:
         """Counts, sizes, how it is searched, what was calibrated and, measured now, what its search misses."""

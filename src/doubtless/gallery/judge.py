@@ -211,6 +211,16 @@ class Judge:
             "false_alarm": self.false_alarm,
         }
 
+    def status(self) -> dict[str, Any]:
+        """What was calibrated and what is promised, in plain values."""
+        calibrated = self.calibrated
+        return {
+            "calibrated": calibrated.is_there,
+            "pairs_calibrated": calibrated.pairs is not None,
+            "promise": self.promise(),
+            "calibration": None if not calibrated.record else dict(calibrated.record),
+        }
+
     def _following(self, index: Index) -> Any:
         """The doubt among what the index holds now, where the index knows that at no cost."""
         if isinstance(self.doubt, Doubt) and self.doubt.leverage is not None and index.keeps_moments:

@@ -232,6 +232,17 @@ class Index(ABC):
     def embedding(self, rows: Rows | None = None) -> Embedding:
         """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
 
+    def holds(self) -> dict[str, Any]:
+        """What there is and in which form, in plain values; nothing is measured."""
+        return {
+            "items": len(self),
+            "labels": len(self.label_names),
+            "family": self.settings.family,
+            "dim": self.settings.dim,
+            "score": self.settings.score,
+            "model": self.settings.model,
+        }
+
     def directions(self, rows: Tensor) -> Tensor:
         """Unit vectors (m, D) of the items at rows (m,), which may repeat; 0 of one that was removed meanwhile."""
         some, place = rows.unique(return_inverse=True)

@@ -84,7 +84,7 @@ def _add_compare(router: APIRouter, service: Service) -> None:
         ),
     )
     async def compare(request: Request) -> Response:
-        """P(same) of two images or embeddings under a prior, their cosine and expected squared distance."""
+        """Same, different or cannot tell, by P(same) of two images or embeddings under a prior."""
         asked: schemas.CompareForm | schemas.CompareBody
         if bodies.content_type(request, FORM, JSON) == FORM:
             asked, images = await bodies.read_form(request, schemas.CompareForm, "first", "second")
@@ -92,7 +92,10 @@ def _add_compare(router: APIRouter, service: Service) -> None:
         else:
             asked = await bodies.read_json(request, schemas.CompareBody)
             first, second = (_given(service, one) for one in (asked.first, asked.second))
-        return _json(schemas.CompareReply.of(service.compare(first, second, prior=asked.prior)))
+        found = await asyncio.to_thread(
+            service.compare, first, second, prior=asked.prior, target_error=asked.target_error
+        )
+        return _json(schemas.CompareReply.of(found))
 
 
 def _add_embed(router: APIRouter, service: Service) -> None:

@@ -22,6 +22,10 @@ Scalar = bool | Whole | Number | Text | None
 Where = Annotated[dict[Key, Scalar | list[Scalar]], Field(max_length=20)]
 Confidence = Annotated[float, Field(gt=0, lt=1, description="Of the covering set.")]
 Prior = Annotated[float, Field(gt=0, lt=1, description="How likely two such images are the same beforehand.")]
+TargetError = Annotated[
+    float | None,
+    Field(gt=0, lt=1, description="Share of pairs decided alike that may be wrong; as calibrated."),
+]
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
 Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
 
@@ -83,6 +87,7 @@ class CompareBody(Strict):
     first: EmbeddingBody
     second: EmbeddingBody
     prior: Prior = 0.5
+    target_error: TargetError = None
 
 
 class CompareForm(BaseModel):
@@ -90,6 +95,7 @@ class CompareForm(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     prior: Prior = 0.5
+    target_error: TargetError = None
 
 
 class EmbedForm(BaseModel):
@@ -175,8 +181,10 @@ class AnswerReply(BaseModel):
 class CompareReply(BaseModel):
     """Two images beside each other."""
 
-    same: bool | None = Field(description="null where the index has no calibration of pairs.")
-    probability: float | None
+    decision: Literal["same", "different", "cannot-tell"]
+    reason: str = Field(description="Why, and what is promised of such decisions.")
+    same: bool | None = Field(description="null where it cannot be told.")
+    probability: float | None = Field(description="null where the index has no calibration of pairs.")
     prior: float
     cosine: float
     expected_squared_distance: float | None
@@ -187,6 +195,8 @@ class CompareReply(BaseModel):
         """What a comparison gave, in finite numbers."""
         doubts = None if found.uncertainty is None else [finite(one) for one in found.uncertainty]
         return cls(
+            decision=found.decision,
+            reason=found.reason,
             same=found.same,
             probability=found.probability,
             prior=found.prior,

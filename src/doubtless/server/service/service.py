@@ -119,13 +119,18 @@ class Service:
         return Embedding.cat([future.result().embedding for future in futures])
 
     def compare(
-        self, first: ImageLike | Embedding, second: ImageLike | Embedding, *, prior: float = 0.5
+        self,
+        first: ImageLike | Embedding,
+        second: ImageLike | Embedding,
+        *,
+        prior: float = 0.5,
+        target_error: float | None = None,
     ) -> PairAnswer:
-        """Do two images, or embeddings of one item each, show the same? `prior`: how likely that is beforehand."""
+        """Do two images, or embeddings of one item each, show the same? As `Gallery.compare`."""
         one, other = (
             image if isinstance(image, Embedding) else self.embed([image]) for image in (first, second)
         )
-        return self.gallery.compare(one, other, prior=prior)
+        return self.gallery.compare(one, other, prior=prior, target_error=target_error)
 
     # -- asking without waiting in a thread: the API --------------------------------------------------
 

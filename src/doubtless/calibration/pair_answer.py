@@ -1,0 +1,105 @@
+"""`PairAnswer`: what is said of two pictures, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from doubtless.calibration.pair_promise import CALLED, Side, promised
+from doubtless.calibration.pairs import PairCalibrator, check_prior
+from doubtless.calibration.promise import Promise
+from doubtless.calibration.surroundings import Both
+from doubtless.embedding import Embedding
+
+Decision = Literal["same", "different", "cannot-tell"]
+NOTHING_PROMISED = (
+    "nothing is promised: the calibration knows no labels of its pairs, or is older than promises; calibrate "
+    "again."
+)
+
+
+@dataclass(frozen=True)
+class PairAnswer:
+    """Two images beside each other; without a calibration of pairs `same` and `probability` are None."""
+
+    decision: Decision
+    reason: str
+    same: bool | None
+    """None where it cannot be told."""
+    probability: float | None
+    prior: float
+    cosine: float
+    expected_squared_distance: float
+    uncertainty: tuple[float, float] | None
+
+
+def answer_pair(
+    one: Embedding,
+    other: Embedding,
+    pairs: PairCalibrator | None,
+    *,
+    prior: float = 0.5,
+    target_error: float | None = None,
+    around: Both | None = None,
+) -> PairAnswer:
+    """Whether two embeddings of one item each are of the same; `prior`: how likely that is beforehand.
+
+    target_error   share of the pairs decided alike that may be wrong; None: as calibrated
+    around         what the gallery holds around each, where the calibration `searches`
+
+    >>> point = Embedding.point(torch.tensor([[1.0, 0.0]]))
+    >>> answer_pair(point, point, None).decision
+    'cannot-tell'
+    """
+    check_prior(prior)
+    chance = None
+    decision: Decision = "cannot-tell"
+    reason = "Cannot tell: pairs are not calibrated here, so a cosine is all that is known."
+    if pairs is not None:
+        odds = pairs.odds(one, other, around)
+        chance = float(pairs.chance(odds, prior=prior))
+        decision, reason = decided(pairs, float(odds), chance, prior=prior, target_error=target_error)
+    doubts = None
+    if one.uncertainty is not None and other.uncertainty is not None:
+        doubts = float(one.uncertainty), float(other.uncertainty)
+    return PairAnswer(
+        decision=decision,
+        reason=reason,
+        same=None if decision == "cannot-tell" else decision == "same",
+        probability=chance,
+        prior=prior,
+        cosine=float((one.direction * other.direction).sum()),
+        expected_squared_distance=max(0.0, float(one.expected_squared_distance(other))),  # of rounding
+        uncertainty=doubts,
+    )
+
+
+def decided(
+    pairs: PairCalibrator, odds: float, chance: float, *, prior: float, target_error: float | None
+) -> tuple[Decision, str]:
+    """The decision on a pair of these log-odds and this P(same), and why."""
+    side: Side = "same" if chance > 0.5 else "different"
+    if pairs.outcomes is None:
+        return side, f"{side.capitalize()}, as the likelier of the two; {NOTHING_PROMISED}"
+    target = pairs.terms.target_error if target_error is None else target_error
+    terms = replace(pairs.terms, prior=prior, target_error=target)
+    promise = pairs.promise(side, prior=prior, target_error=target)
+    why = promised(promise, side, terms)
+    score = odds if side == "same" else -odds
+    if score >= promise.threshold and chance != 0.5:
+        return side, f"{side.capitalize()}. {why}"
+    if promise.met:
+        return "cannot-tell", f"Cannot tell: {_not_enough(pairs, promise, chance, prior)}. {why}"
+    if promise.bound < 1 and score >= promise.fallback and chance != 0.5:
+        why += f" With that error allowed, these two would be called {CALLED[side]}."
+    return "cannot-tell", f"Cannot tell: {why[0].lower()}{why[1:]}"
+
+
+def _not_enough(pairs: PairCalibrator, promise: Promise, chance: float, prior: float) -> str:
+    """How sure it is and how sure it would have to be, where the two can be told apart in print."""
+    limit = torch.tensor([promise.threshold if chance > 0.5 else -promise.threshold], dtype=torch.double)
+    needed = f"{float(pairs.chance(limit, prior=prior)):.3f}"
+    said = f"the probability {chance:.3f} of being the same is not enough"
+    return said if needed == f"{chance:.3f}" else f"{said}, {needed} would be"
