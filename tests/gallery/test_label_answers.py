@@ -15,8 +15,7 @@ from doubtless.calibration.fit import Targets
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer, Gallery
-from doubtless.gallery.calibrated import Calibrated
-from doubtless.gallery.judge import WORST, Judge
+from doubtless.gallery.judge import WORST
 from tests.gallery.galleries import gallery
 
 NUMBER = r"(?:between |, | and |or )?([^,;:]+?) \((\d\.\d\d)\)"
@@ -141,10 +140,8 @@ def test_the_promise_counts_what_is_not_there(shop: Gallery) -> None:
 
 
 def test_another_promise_can_be_asked_for(shop: Gallery) -> None:
-    strict = Judge(Calibrated.load(shop.index), target_error=0.02, unknown=0.5).promise()
-    loose = Judge(Calibrated.load(shop.index), target_error=0.2, unknown=0.0).promise()
-    assert strict is not None
-    assert loose is not None
+    strict = Gallery(shop.index, target_error=0.02, unknown=0.5).status()["promise"]
+    loose = Gallery(shop.index, target_error=0.2, unknown=0.0).status()["promise"]
     assert (strict["unknown"], loose["unknown"]) == (0.5, 0.0)
     assert strict["coverage"] <= loose["coverage"]
     if not strict["met"]:

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from doubtless.methods import Described
     from doubtless.runs.model import Model
 
+PROMISE = ("target_error", "error_confidence", "unknown")
+"""By what another promise than the calibrated one is asked for."""
+
 
 class Gallery:
     """An index that can be asked.
@@ -70,13 +73,14 @@ class Gallery:
         model: ModelLike | None = None,
         target_error: float | None = None,
         error_confidence: float | None = None,
+        unknown: float | None = None,
     ) -> None:
         """Around an open index. `model` names another place of the model than the one the index remembers;
-        `target_error` and `error_confidence` ask for another promise than the calibrated one."""
+        `target_error`, `error_confidence` and `unknown` ask for another promise than the calibrated one."""
         self.index = index
         self.filled: Filled | None = None  # what `create` has put in
         self._model_of = ModelOf(index, model)
-        self._promise = target_error, error_confidence
+        self._promise = target_error, error_confidence, unknown
         self._judge: Judge | None = None
 
     @classmethod
@@ -88,11 +92,12 @@ class Gallery:
         writable: bool = False,
         target_error: float | None = None,
         error_confidence: float | None = None,
+        unknown: float | None = None,
     ) -> Gallery:
         """Opens the gallery in a folder, or at any backend's address, to ask it or, `writable`, to change it."""
-        index = open_index(place, writable=writable)
+        index, asked = open_index(place, writable=writable), (target_error, error_confidence, unknown)
         try:
-            return cls(index, model=model, target_error=target_error, error_confidence=error_confidence)
+            return cls(index, model=model, **dict(zip(PROMISE, asked, strict=True)))
         except BaseException:
             index.close()
             raise
@@ -348,9 +353,8 @@ class Gallery:
     def judge(self) -> Judge:
         """What was calibrated, and what it makes of hits; read when first needed."""
         if self._judge is None:
-            target_error, confidence = self._promise
-            calibrated = Calibrated.load(self.index)
-            self._judge = Judge(calibrated, target_error=target_error, error_confidence=confidence)
+            asked = dict(zip(PROMISE, self._promise, strict=True))
+            self._judge = Judge(Calibrated.load(self.index), **asked)
         return self._judge
 
     def reload(self) -> None:
