@@ -6,16 +6,19 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from doubtless.calibration.fit import Targets
 from doubtless.calibration.pair_answer import answer_pair
 from doubtless.calibration.pairs import PairCalibrator
 from doubtless.calibration.surroundings import search_among
 from doubtless.cli import app
 from doubtless.errors import InputError
+from doubtless.gallery import Gallery
 from doubtless.gallery.pairs import surroundings
 from doubtless.index.folder import FolderIndex
 from tests.gallery.galleries import gallery
@@ -31,14 +34,14 @@ def made(path: Path, *, points: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("points", [False, True])
-def test_calibrate_prints_and_keeps_both_kinds_of_figures(tmp_path: Path, points: bool) -> None:
+def test_calibrate_prints_and_keeps_its_figures(tmp_path: Path, points: bool) -> None:
     index = made(tmp_path / "index", points=points)
     found = runner.invoke(app, ["calibrate", str(index), "--target-error", "0.2", "--json"])
     assert found.exit_code == 0, found.output
     record = json.loads(found.stdout)
-    for kind in ("exchangeable", "class_disjoint"):
-        assert 0 <= record[kind]["match_ece"] <= 1
-        assert 0 <= record[kind]["match_brier"] <= 0.25
+    assert record["labels"] == 30
+    assert 0 <= record["match_ece"] <= 0.2
+    assert 0.5 < record["none_auroc"] <= 1
     assert record["abstention"]["target_error"] == 0.2
     with FolderIndex.open(index) as opened:
         part = opened.attached("calibration")
@@ -46,9 +49,9 @@ def test_calibrate_prints_and_keeps_both_kinds_of_figures(tmp_path: Path, points
         assert part[1] == record
     kept = runner.invoke(app, ["index", "stats", str(index), "--json"])
     assert json.loads(kept.stdout)["calibration"] == record
-    assert "class-disjoint" in runner.invoke(app, ["index", "stats", str(index)]).stdout
+    assert "most probable label" in runner.invoke(app, ["index", "stats", str(index)]).stdout
     shown = runner.invoke(app, ["calibrate", str(index)])
-    assert "class-disjoint" in shown.stdout
+    assert "most probable label" in shown.stdout
     assert "confidence" in shown.stdout
 
 
@@ -70,6 +73,68 @@ def test_calibrate_on_pairs_and_what_is_wrong_with_them(tmp_path: Path) -> None:
         result = runner.invoke(app, ["calibrate", str(index), "--pairs", str(pairs)])
         assert isinstance(result.exception, InputError)
         assert message in str(result.exception)
+
+
+def test_calibrate_with_queries_and_what_became_of_them(tmp_path: Path) -> None:
+    index, place = made(tmp_path / "index"), tmp_path / "queries.safetensors"
+    queries, asked = gallery(150, seed=4)
+    asked[:40] = 77
+    queries.save(place, labels=asked)
+    found = runner.invoke(app, ["calibrate", str(index), "--queries", str(place), "--json"])
+    assert found.exit_code == 0, found.output
+    record = json.loads(found.stdout)
+    assert (record["queries"], record["without_positive"]) == (110, 40)
+    assert (record["given"]["unknown"], record["given"]["first_unknown_labels"]) == (40, ["77"])
+    kept = runner.invoke(app, ["index", "stats", str(index), "--json"])
+    assert json.loads(kept.stdout)["calibration"] == record
+    shown = " ".join(runner.invoke(app, ["index", "stats", str(index)]).stdout.split())
+    assert "110 queries from" in shown
+    assert "40 queries of labels that the gallery does not have: '77'." in shown
+    assert "features of the items' images" not in shown  # of which nothing was asked
+
+
+def test_labels_of_queries_come_from_a_csv(tmp_path: Path) -> None:
+    index = made(tmp_path / "index", points=True)
+    queries, asked = gallery(60, seed=4, points=True)
+    np.save(tmp_path / "queries.npy", queries.location.numpy())
+    lines = [f"{row},{label}" for row, label in enumerate(asked.tolist())]
+    (tmp_path / "labels.csv").write_text("\n".join(["id,label", *lines]))
+    words = ["calibrate", str(index), "--labels", str(tmp_path / "labels.csv")]
+    found = runner.invoke(app, [*words, "--queries", str(tmp_path / "queries.npy"), "--json"])
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["given"]["known"] == 60
+    assert "name these with --queries" in str(runner.invoke(app, words).exception)
+
+
+def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+    index = str(made(tmp_path / "index"))
+    for words, message in (
+        (["--queries", "a", "--pairs", "b.csv"], "--queries or --pairs, and not both"),
+        (["--queries", "a", "--novelty", "features"], "takes auto, directions or leverage"),
+        (["--unknown", "1"], "must be at least 0 and below 1, got 1.0"),
+        (["--unknown", "-0.1"], "must be at least 0 and below 1, got -0.1"),
+    ):
+        result = runner.invoke(app, ["calibrate", index, *words])
+        assert isinstance(result.exception, InputError)
+        assert message in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "share"), [([], 0.1), (["--unknown", "0"], 0.0), (["--unknown", "0.5"], 0.5)]
+)
+def test_the_share_of_unknown_queries_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], share: float
+) -> None:
+    asked: list[Targets] = []
+
+    def remember(self: Gallery, targets: Targets, **options: object) -> dict[str, object]:
+        asked.append(targets)
+        return {}
+
+    monkeypatch.setattr(Gallery, "calibrate", remember)
+    done = runner.invoke(app, ["calibrate", str(made(tmp_path / "index")), "--json", *words])
+    assert done.exit_code == 0, done.output
+    assert asked == [Targets(unknown=share)]
 
 
 def test_compare_two_items_of_an_embedding() -> None:

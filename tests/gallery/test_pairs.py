@@ -14,7 +14,7 @@ from doubtless.calibration.surroundings import search_among
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
-from doubtless.gallery.judge import Calibrated
+from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.pairs import fit_pairs, search_of, surroundings
 from doubtless.index.folder import FolderIndex
 from tests.gallery.galleries import gallery

@@ -135,6 +135,19 @@ def test_bad_files_are_sentences_and_leave_nothing(tmp_path: Path) -> None:
         assert sorted(file.name for file in tmp_path.iterdir()) == ["files"], arguments
 
 
+def test_rows_are_named_by_the_first_column_that_may(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("label,id,path\na,1,x.png\nb,2,y.png\n")
+    table = read_labels(tmp_path / "t.csv", named_by=("path", "image", "id"))
+    assert table.ids == ["x.png", "y.png"]
+    assert table.labels == ["a", "b"]
+    assert table.metadata == [{"id": 1}, {"id": 2}]
+    assert read_labels(tmp_path / "t.csv").paths == ["x.png", "y.png"]
+    with pytest.raises(
+        InputError, match="no column 'image'; its first line must name the columns image, label"
+    ):
+        read_labels(tmp_path / "t.csv", named_by=("image",))
+
+
 def test_an_existing_index_is_left_alone(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", vectors())
     create_index(tmp_path / "gallery", imported(tmp_path / "v.npy"))

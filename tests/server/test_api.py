@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 
-import doubtless
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
@@ -27,12 +26,13 @@ def test_a_search_is_what_the_answerer_says(
     service: Service, picture: bytes, tiny_run: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "query.png").write_bytes(picture)
-    embedding = doubtless.load(tiny_run).embed([tmp_path / "query.png"])
-    wanted = Gallery(service.gallery.index).ask(embedding, 3, confidence=0.8)[0]
+    wanted = Gallery(service.gallery.index, model=tiny_run).ask(tmp_path / "query.png", 3, confidence=0.8)
     found = send(
         service, "POST", "/v1/search", files={"image": picture}, data={"k": "3", "confidence": "0.8"}
     ).json()
     assert found["decision"] == wanted.decision
+    assert [one["label"] for one in found["labels"]] == [one.label for one in wanted.labels]
+    assert sum(one["probability"] for one in found["labels"]) + found["none"] == pytest.approx(1, abs=1e-6)
     assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in wanted.hits]
     for hit, same in zip(found["hits"], wanted.hits, strict=True):
         assert hit["probability"] == pytest.approx(same.probability, abs=1e-6)

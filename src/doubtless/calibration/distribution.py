@@ -35,6 +35,9 @@ from doubtless.calibration.regression import Logistic
 from doubtless.calibration.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
 
+ATTACHMENT = "distribution"
+DEPTH = 50
+"""Hits of a query that labels are looked for among."""
 FOLDS = 5
 AT_FITTING = 0.5
 """Share of absent queries that the regression of *none* is fitted at; any other is a shift of its odds."""
@@ -67,6 +70,12 @@ class Distribution:
         chance, place = self.probability.max(1)
         return self.label.gather(1, place.unsqueeze(1)).squeeze(1), chance
 
+    @property
+    def sureness(self) -> Tensor:
+        """What is answered by, (n,): the most probable label's probability; −inf where none is more probable."""
+        best = self.first[1]
+        return best.masked_fill(self.none >= best, -torch.inf)
+
     def of(self, label: Tensor) -> Tensor:
         """The probability (n, k) of labels (n, k), such as those of the hits; 0 of one that is not among them."""
         same = (label.unsqueeze(2) == self.label.unsqueeze(1)) & (label >= 0).unsqueeze(2)
@@ -77,6 +86,16 @@ class Distribution:
         chance = self.of(label.unsqueeze(1)).squeeze(1)
         among = ((self.label == label.unsqueeze(1)) & (label >= 0).unsqueeze(1)).any(1)
         return torch.where(among, chance, self.none)
+
+    def with_foreign(self, share: Tensor) -> Distribution:
+        """The same where each query may, with a probability (n,), show nothing of the kind at all."""
+        rest = 1 - share.double()
+        return Distribution(self.label, self.probability * rest.unsqueeze(1), 1 - (1 - self.none) * rest)
+
+    def by_probability(self) -> Distribution:
+        """The same, each query's labels in falling order of probability; the nearer first where they are equal."""
+        order = self.probability.argsort(dim=1, descending=True, stable=True)
+        return Distribution(self.label.gather(1, order), self.probability.gather(1, order), self.none)
 
     def __getitem__(self, queries: Tensor) -> Distribution:
         return Distribution(self.label[queries], self.probability[queries], self.none[queries])

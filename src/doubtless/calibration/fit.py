@@ -40,8 +40,14 @@ class Targets:
     target_error: float = 0.05
     confidence: float = 0.95
     false_alarm: float = FALSE_ALARM
+    unknown: float = 0.1
+    """Share of the queries whose label is not in the gallery; 0: all are of labels that are there."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.unknown < 1:
+            raise InputError(
+                f"The share of unknown queries must be at least 0 and below 1, got {self.unknown}."
+            )
         for name in ("target_error", "confidence", "false_alarm"):
             if not 0 < getattr(self, name) < 1:
                 raise InputError(f"The {name} must lie between 0 and 1, got {getattr(self, name)}.")
@@ -68,6 +74,10 @@ class Known:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def first(self, k: int) -> Known:
+        """The same with the first k hits of every search."""
+        return Known(self.hits.first(k), self.label, None if self.absent is None else self.absent.first(k))
 
     def __getitem__(self, rows: Tensor) -> Known:
         return Known(self.hits[rows], self.label[rows], None if self.absent is None else self.absent[rows])

@@ -39,16 +39,22 @@ class Outlook:
     unknown: float | None
     """The largest share of unknown queries at which the target could be promised now."""
 
-    def sentences(self, terms: Terms) -> list[str]:
-        """The figures in words."""
-        said = []
+    def sentence(self, terms: Terms) -> str:
+        """The figures in words.
+
+        >>> Outlook(44, None, 0.05).sentence(Terms())
+        'It would take about 44 labels like these, or 5% unknown queries.'
+        """
+        ways = []
         if self.labels is not None:
-            said.append(f"It would take about {self.labels} labels like these.")
+            ways.append(f"about {self.labels} labels like these")
         if self.queries is not None:
-            said.append(f"It would take about {self.queries} known queries of the same labels.")
+            ways.append(f"about {self.queries} known queries of the same labels")
         if self.unknown is not None and self.unknown < terms.unknown:
-            said.append(f"With {self.unknown:.0%} unknown queries it could be promised.")
-        return said or ["More queries would not help; scores that tell right from wrong better would."]
+            ways.append(f"{self.unknown:.0%} unknown queries")
+        if not ways:
+            return "More queries would not help; scores that tell right from wrong better would."
+        return f"It would take {', or '.join(ways)}."
 
 
 def outlook(risk: OpenRisk, starts: Starts) -> Outlook:

@@ -113,7 +113,7 @@ class Promise:
         target = f"An error of at most {terms.target_error:.1%}"
         refused = f"{target} cannot be promised with {sure}, {among}, from {given}"
         least = f"{self.bound:.1%} can, {answering}" if self.bound < 1 else "nothing below 100% can"
-        return " ".join([f"{refused}; {least}.", *self.outlook.sentences(terms)])
+        return f"{refused}; {least}. {self.outlook.sentence(terms)}"
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON for `Index.attach`."""

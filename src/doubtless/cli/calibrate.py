@@ -10,44 +10,67 @@ import typer
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
-    from doubtless.embedding import Embedding
+    from doubtless.gallery import Gallery
+    from doubtless.gallery.labelled import LabelledQueries
+
+Place = Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")]
+QueryPlace = Annotated[
+    str | None,
+    typer.Option(
+        help="Labelled queries from outside instead of the index's items: a folder with a folder per label, a CSV "
+        "(path, label), a folder of `doubtless embed`, .npz or .safetensors; also tar shards, parquet, a source."
+    ),
+]
+QueryLabels = Annotated[
+    Path | None, typer.Option(help="CSV of the queries' ids and labels, where they do not say them.")
+]
+Pairs = Annotated[
+    Path | None,
+    typer.Option(help="CSV of pairs, query,item,same: ids of the index, and 1 or 0. Match probability only."),
+]
+TargetError = Annotated[float, typer.Option(help="Largest share of answers that may be wrong.")]
+Confidence = Annotated[float, typer.Option(help="Confidence of that promise.")]
+FalseAlarm = Annotated[
+    float, typer.Option(help="Share of queries that are there but may be called not in the gallery.")
+]
+Unknown = Annotated[
+    float,
+    typer.Option(
+        help="Share of queries whose label is not in the gallery, which the promise counts; 0: all are there."
+    ),
+]
+NoveltyName = Annotated[
+    str,
+    typer.Option(
+        help="What an image must be like not to be new: features of the items' images (features), their "
+        "embeddings (directions), these and the space they fill (leverage), or features where model and "
+        "images can be found (auto)."
+    ),
+]
 
 
 def calibrate(
-    index: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labelled queries from outside (.npz or .safetensors) instead of the index's items."
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of pairs, query,item,same: ids of the index, and 1 or 0. Match probability only."
-        ),
-    ] = None,
-    target_error: Annotated[float, typer.Option(help="Largest share of answers that may be wrong.")] = 0.05,
-    confidence: Annotated[float, typer.Option(help="Confidence of that promise.")] = 0.95,
-    false_alarm: Annotated[
-        float, typer.Option(help="Share of queries that are there but may be called not in the gallery.")
-    ] = 0.05,
+    index: Place,
+    queries: QueryPlace = None,
+    labels: QueryLabels = None,
+    pairs: Pairs = None,
+    target_error: TargetError = 0.05,
+    confidence: Confidence = 0.95,
+    false_alarm: FalseAlarm = 0.05,
+    unknown: Unknown = 0.1,
     model: Annotated[str | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
-    novelty: Annotated[
-        str,
-        typer.Option(
-            help="What an image must be like not to be new: features of the items' images (features), their "
-            "embeddings (directions), these and the space they fill (leverage), or features where model and "
-            "images can be found (auto)."
-        ),
-    ] = "auto",
+    novelty: NoveltyName = "auto",
     most: Annotated[int, typer.Option(min=20, help="Queries used at most, drawn at random.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the draws and of the split.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Calibrate an index on its own labelled items, each searching all others, and keep the result in it.
 
+    With one photo per label there is nothing to search for: give other photos of the same things with --queries.
+
     Example: doubtless calibrate gallery --target-error 0.02
+
+    Example: doubtless calibrate shop --queries photos-of-customers
 
     Example: doubtless calibrate gallery --pairs checked.csv
     """
@@ -58,13 +81,17 @@ def calibrate(
 
     if queries is not None and pairs is not None:
         raise InputError("Calibration takes --queries or --pairs, and not both.")
-    targets = Targets(target_error=target_error, confidence=confidence, false_alarm=false_alarm)
-    embedding, labels = (None, None) if queries is None else _read_queries(queries)
+    if queries is not None and novelty == "features":
+        raise InputError(
+            "With --queries what is new is told by embeddings: --novelty takes auto, directions or leverage."
+        )
+    targets = Targets(
+        target_error=target_error, confidence=confidence, false_alarm=false_alarm, unknown=unknown
+    )
     with Gallery.open(index, model=model, writable=True) as gallery:
         record = gallery.calibrate(
             targets,
-            queries=embedding,
-            labels=labels,
+            queries=_read_queries(queries, labels, gallery),
             pairs=None if pairs is None else read_pairs(pairs),
             novelty=novelty,  # type: ignore[arg-type]
             most=most,
@@ -95,13 +122,16 @@ def read_pairs(path: Path) -> list[tuple[str, str, bool]]:
     return [(line["query"], line["item"], answers[line["same"].strip().lower()]) for line in lines]
 
 
-def _read_queries(path: Path) -> tuple[Embedding, list[str]]:
-    from doubtless.ingest.vectors import read_vectors
+def _read_queries(queries: str | None, labels: Path | None, gallery: Gallery) -> LabelledQueries | None:
+    from doubtless.gallery.labelled import labelled_queries
+    from doubtless.ingest.progress import BulkProgress
 
-    vectors = read_vectors(path)
-    if vectors.labels is None:
-        raise InputError(f"{path} has no labels; queries to calibrate on need them.")
-    return vectors.embedding, ["" if label is None else str(label) for label in vectors.labels]
+    if queries is None:
+        if labels is not None:
+            raise InputError("--labels says what queries show; name these with --queries.")
+        return None
+    with BulkProgress() as meter:
+        return labelled_queries(queries, gallery, labels=labels, meter=meter)
 
 
 def print_calibration(record: dict[str, Any], title: str) -> None:
@@ -111,13 +141,16 @@ def print_calibration(record: dict[str, Any], title: str) -> None:
 
     console = Console()
     kinds = [kind for kind in ("exchangeable", "class_disjoint") if record.get(kind)]
+    if not kinds:
+        console.print(f"calibration of {title}", style="bold", highlight=False)
     table = Table(title=f"calibration of {title}", title_justify="left", title_style="bold")
     table.add_column("measure")
     for kind in kinds:
         table.add_column(kind.replace("_", "-"), justify="right")
     for name in dict.fromkeys(name for kind in kinds for name in record[kind]):
         table.add_row(name, *(_figure(record[kind].get(name)) for kind in kinds))
-    console.print(table)
+    if kinds:
+        console.print(table)
     for sentence in sentences(record):
         console.print(f"• {sentence}", highlight=False)
 
@@ -126,6 +159,8 @@ def sentences(record: dict[str, Any]) -> list[str]:
     """What a calibration promises, and on what that rests, in words."""
     if "abstention" not in record:
         return [f"Match probability from {record['pairs']} pairs; abstention needs labelled queries."]
+    if "top1" in record:
+        return _of_labels(record)
     presence = record["presence"]
     found = [
         record["abstention"]["sentence"],
@@ -137,20 +172,43 @@ def sentences(record: dict[str, Any]) -> list[str]:
             f"With {presence['false_alarm']:.1%} false alarms, {presence['detected']:.1%} of queries whose class "
             "was taken out are called not in the gallery."
         )
-    if "novelty_of" in record:
-        found.append(
-            "What is new is told by features of the items' images."
-            if record["novelty_of"] == "features"
-            else "What is new is told by the embeddings; features of the items' images would tell it better."
-        )
-    if record["without_positive"]:
-        found.append(
-            f"{record['without_positive']} queries have no true match in the index and were left out."
-        )
+    found += [*_of_novelty(record), *_of_queries(record)]
     return [
         *found,
         "Exchangeable: for queries like these. Class-disjoint: for classes that had no part in it.",
     ]
+
+
+def _of_labels(record: dict[str, Any]) -> list[str]:
+    """The same where labels were calibrated: all figures are of labels that had no part in them."""
+    found = [
+        record["abstention"]["sentence"],
+        f"The most probable label is right for {record['top1']:.1%} of the queries, the first hit's for "
+        f"{record['first_hit_right']:.1%}; queries whose label was taken out are told apart with an AUROC of "
+        f"{record['none_auroc']:.2f}.",
+        *_of_novelty(record),
+        *_of_queries(record),
+    ]
+    return [*found, "Figures are of labels that had no part in what was fitted."]
+
+
+def _of_queries(record: dict[str, Any]) -> list[str]:
+    """What became of queries that were given, or how many items have no other of their label."""
+    if "given" in record:
+        from doubtless.gallery.labelled import sentences as told
+
+        return told(record["given"])
+    if not record["without_positive"]:
+        return []
+    return [f"{record['without_positive']} queries have no true match in the index and were left out."]
+
+
+def _of_novelty(record: dict[str, Any]) -> list[str]:
+    if "novelty_of" not in record or "given" in record:
+        return []
+    if record["novelty_of"] == "features":
+        return ["What is new is told by features of the items' images."]
+    return ["What is new is told by the embeddings; features of the items' images would tell it better."]
 
 
 def _figure(value: float | None) -> str:

@@ -73,7 +73,8 @@ def print_answer(name: str, answer: Answer) -> None:
         table.add_column(column, justify="left" if column in ("id", "label") else "right", overflow="fold")
     for rank, hit in enumerate(answer.hits, start=1):
         row = [str(rank), hit.id, hit.label or "", f"{hit.score:.4f}", f"{hit.expected_squared_distance:.4g}"]
-        table.add_row(*row, *([f"{hit.probability:.3f}"] if judged else []))
+        chance = "" if hit.probability is None else f"{hit.probability:.3f}"
+        table.add_row(*row, *([chance] if judged else []))
     console = Console()
     console.print(table)
     console.print(f"{answer.decision}: {answer.reason}", highlight=False)

@@ -55,7 +55,11 @@ class DoubtParts:
     def _because(self, part: str, query: int) -> str:
         if part == "gallery":
             return self._of_gallery(query)
-        rare = f"{_share(float(self.chances[part][query]))} of known queries" if part in self.chances else ""
+        rare = (
+            f"{share_of_known(float(self.chances[part][query]))} of known queries"
+            if part in self.chances
+            else ""
+        )
         return {
             "image": f"its quality is as poor for {rare}",
             "model": f"the network is as unsure of {rare}",
@@ -74,7 +78,7 @@ class DoubtParts:
         return "the first hits are nearly as near as the first one"
 
 
-def _share(chance: float) -> str:
+def share_of_known(chance: float) -> str:
     """0.34 → 34 %, 0.002 → 0.2 %, 1e-9 → fewer than 0.01 %."""
     percent = 100 * chance
     if percent < 0.01:

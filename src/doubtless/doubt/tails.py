@@ -146,6 +146,14 @@ class Oddity:
         """−log of the share of known queries that are as odd, (n,)."""
         return self.tail.surprise(self.statistic(signals))
 
+    def surprise_of(self, name: str, values: Tensor) -> Tensor:
+        """−log of the share of known queries that are as odd by one signal alone, (n,)."""
+        above, below = self.tails[name]
+        if name in ONE_SIDED:
+            return above.surprise(values)
+        either = torch.maximum(above.surprise(values), below.surprise(-values))
+        return (either - math.log(2)).clamp_min(0)
+
     def tensors(self) -> dict[str, Tensor]:
         """What `from_tensors` takes."""
         samples = {f"sample.{name}": self.tails[name][0].sample.cpu() for name in self.names}

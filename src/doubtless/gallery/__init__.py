@@ -1,9 +1,20 @@
 """The front door: an index, its model, its calibration and its doubt, asked together."""
 
-from doubtless.gallery.answer import Answer, AnswerHit, Answers
+from doubtless.gallery.answer import Answer, AnswerHit, LabelChance
+from doubtless.gallery.answers import Answers
 from doubtless.gallery.gallery import Gallery, Item, PairAnswer
 from doubtless.gallery.queries import Queries
 
 open = Gallery.open  # `doubtless.open(PLACE)`
 
-__all__ = ["Gallery", "Queries", "Item", "Answer", "Answers", "AnswerHit", "PairAnswer", "open"]
+__all__ = [
+    "Gallery",
+    "Queries",
+    "Item",
+    "Answer",
+    "Answers",
+    "AnswerHit",
+    "LabelChance",
+    "PairAnswer",
+    "open",
+]

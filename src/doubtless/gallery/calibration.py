@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from doubtless.calibration import fit
+from doubtless.calibration import distribution, fit
 from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import DEFAULT, Calibration, Known
@@ -22,8 +22,9 @@ from doubtless.calibration.risk import RiskControl
 from doubtless.calibration.surroundings import search_among
 from doubtless.embedding import Embedding
 from doubtless.errors import FileError, InputError, nearest
+from doubtless.gallery import label_calibration
+from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
-from doubtless.gallery.judge import Calibrated
 from doubtless.gallery.pairs import fit_pairs, surroundings
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits, hits_without_class, without_itself
@@ -68,17 +69,19 @@ def calibrate(
     fitter = None
     if combined:
         fitter = DoubtFitter(
-            index, known, embedding, rows, features_of=features_of, leverage=leverage, seed=seed
+            index, known.first(DEPTH), embedding, rows, features_of=features_of, leverage=leverage, seed=seed
         )
-    calibration = fit.calibrate(known, targets, fit_doubt=fitter, seed=seed)
     pairs = fit_pairs(index, embedding, known.label, rows, targets)
+    about = {**counts, "items": len(index), "pairs": None if pairs is None else dict(pairs.record)}
+    if label_calibration.is_possible(known):
+        made = label_calibration.calibrate(index, known, embedding, rows, targets, fitter=fitter, seed=seed)
+        calibrated = replace(made, pairs=pairs, record={**about, **(made.record or {})})
+        calibrated.save(index)
+        return dict(calibrated.record or {})
+    known = known.first(DEPTH)
+    calibration = fit.calibrate(known, targets, fit_doubt=fitter, seed=seed)
     doubt = None if fitter is None else fitter.fitted
-    record = {
-        **counts,
-        "items": len(index),
-        **_figures(known, calibration, targets, seed=seed),
-        "pairs": None if pairs is None else dict(pairs.record),
-    }
+    record = {**about, **_figures(known, calibration, targets, seed=seed)}
     if doubt is not None:
         record["novelty_of"] = doubt.record["novelty_of"]
     calibrated = Calibrated.of(calibration, record, pairs=pairs, doubt=doubt)
@@ -220,8 +223,8 @@ def calibration_queries(
 def _searched(index: Index, queries: Embedding, own: Tensor | None) -> Hits:
     """The first hits of every query, its own row (n,) taken out and the next one moved up."""
     if own is None:
-        return index.search(queries, DEPTH)
-    hits = index.search(queries, DEPTH + 1)
+        return index.search(queries, distribution.DEPTH)
+    hits = index.search(queries, distribution.DEPTH + 1)
     return without_itself(hits, own)
 
 
@@ -235,7 +238,9 @@ def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits 
         return None
     some = _some(torch.arange(len(label)), MOST_ABSENT, seed)
     score = index.settings.score
-    found = hits_without_class(queries[some], label[some], index.embedding(), codes, k=DEPTH, score=score)
+    found = hits_without_class(
+        queries[some], label[some], index.embedding(), codes, k=distribution.DEPTH, score=score
+    )
 
     def spread(value: Tensor | None, nothing: float) -> Tensor | None:
         if value is None:

@@ -75,6 +75,12 @@ class DoubtFitter:
         self.leverage = Leverage(index.moments()) if leverage else None
         self.fitted: Doubt | None = None
 
+    def fitted_on(self, rows: Tensor) -> Doubt:
+        """The doubt fitted on the queries at `rows`."""
+        self(rows)
+        assert self.fitted is not None
+        return self.fitted
+
     def __call__(self, rows: Tensor) -> DoubtOf:
         """The doubt of any of the queries, fitted on those at `rows`."""
         asked = self.queries[rows]

@@ -19,8 +19,10 @@ from doubtless.calibration.features import DEPTH
 from doubtless.calibration.pair_answer import PairAnswer as PairAnswer
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.answer import Answer, Answers
-from doubtless.gallery.judge import Calibrated, Judge
+from doubtless.gallery.answer import Answer
+from doubtless.gallery.answers import Answers
+from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.judge import Judge
 from doubtless.gallery.model import ModelLike, ModelOf, opened, recorded_model
 from doubtless.gallery.pairs import compare as compare_in
 from doubtless.gallery.queries import Picture, Pictures, Queries
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from doubtless.data import Progress
     from doubtless.gallery.calibration import NoveltyOf
     from doubtless.gallery.content import ImageSources, Imported, Reading
+    from doubtless.gallery.labelled import LabelledQueries
     from doubtless.index.filters import Where
     from doubtless.index.settings import IndexScore, Kind
     from doubtless.ingest.create import Filled
@@ -201,7 +204,7 @@ class Gallery:
     def ask_items(self, rows: Tensor, k: int = 10) -> Answers:
         """What the gallery thinks of its own items at some rows (n,), each among all others."""
         embedding = self.index.embedding(rows)
-        hits = without_itself(self.index.search(embedding, max(k, DEPTH) + 1), rows)
+        hits = without_itself(self.index.search(embedding, max(self.judge.depth(k), DEPTH) + 1), rows)
         return self.judge.answers(hits, embedding, self.index, k=k)
 
     def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
@@ -291,8 +294,8 @@ class Gallery:
         targets: Targets | None = None,
         *,
         target_error: float | None = None,
-        queries: Pictures | Embedding | None = None,
-        labels: Sequence[str] | None = None,
+        queries: Pictures | Embedding | LabelledQueries | str | Path | None = None,
+        labels: Sequence[str] | str | Path | None = None,
         pairs: Sequence[tuple[str, str, bool]] | None = None,
         novelty: NoveltyOf = "auto",
         most: int | None = None,
@@ -302,32 +305,31 @@ class Gallery:
         """Calibrates match probability, abstention, covering sets, presence, pairs and doubt; returns the record.
 
         targets    what is to be promised; `target_error` alone stands for the usual ones with another error
-        queries    labelled queries from outside, with `labels`; None: the gallery's own items search all others
+        queries    with `labels`, or the place of labelled ones (`labelled_queries`); None: items search all others
         pairs      ids of two items and whether they are the same: match probability only
-        novelty    what an image must be like not to be new: "features" of the items' images, their embeddings
-                   ("directions"), these and the space that they fill ("leverage"), or features where model and
-                   images can be found, else embeddings ("auto")
+        novelty    what is looked at to tell what is new: "features" of the items' images, "directions", "leverage"
+                   (these and the space that they fill), or "auto": features where model and images are found
         most       queries used, drawn at random with `seed` where there are more
         """
-        from doubtless.gallery import calibration
+        from doubtless.gallery import calibration, labelled
 
         if pairs is not None:
             record = calibration.calibrate_on_pairs(self.index, pairs)
         else:
-            outside = None if queries is None else self.read(queries, progress=progress).embedding
+            given = labelled.outside(self, queries, labels, progress=progress)
+            # Of queries from outside only directions are compared, so no image is looked at again.
+            looked_at: NoveltyOf = novelty if queries is None else "directions"
             record = calibration.calibrate(
                 self.index,
                 calibration.targets_of(targets, target_error),
-                queries=outside,
-                labels=labels,
-                # Of queries from outside only directions are compared, so no image is looked at again.
-                features_of=None
-                if queries is not None
-                else calibration.feature_reader(self, novelty, progress=progress),
+                queries=given.embedding,
+                labels=given.labels,
+                features_of=calibration.feature_reader(self, looked_at, progress=progress),
                 leverage=novelty == "leverage",
                 most=most or calibration.MOST,
                 seed=seed,
             )
+            record = given.noted(self, record)
         self.reload()
         return record
 
@@ -365,7 +367,7 @@ class Gallery:
             "dim": settings.dim,
             "score": settings.score,
             "model": settings.model,
-            "calibrated": calibrated.calibrator is not None,
+            "calibrated": calibrated.is_there,
             "pairs_calibrated": calibrated.pairs is not None,
             "promise": self.judge.promise(),
             "calibration": None if not calibrated.record else dict(calibrated.record),

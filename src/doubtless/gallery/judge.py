@@ -1,48 +1,35 @@
-"""`Judge`: from what a search found to answers: how likely every hit is right, and whether a query is answered.
+"""`Judge`: from what a search found to answers: how likely every label is, and whether a query is answered.
 
-All of it is a few operations over (queries, hits); a plain search costs about as much.
+A gallery whose labels were calibrated is judged by one distribution over the labels found and none of these, from
+which decision, reason, parts of the doubt and the hits' numbers are read. One that was calibrated on pairs, or has
+a single label, is judged item by item. All of it is a few operations over (queries, hits).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from doubtless.calibration import calibrator, conformal, pairs, risk
-from doubtless.calibration.calibrator import Calibrator
-from doubtless.calibration.conformal import CoveringSets, Presence
+from doubtless.calibration.distribution import DEPTH as LABEL_DEPTH
+from doubtless.calibration.distribution import Distribution
+from doubtless.calibration.evidence import LabelHits
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.fit import Calibration
-from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.risk import RiskControl
-from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
-from doubtless.errors import StoreError
-from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, Answers, Doubted, Promise, finite
+from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, finite
+from doubtless.gallery.answers import Answers, Doubted, Terms, watched_doubt
+from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.label_doubt import LabelDoubt, oddness
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits
 
-RECORD = "calibration"
-"""The attachment that says under which conditions the others were calibrated."""
 GROWN = 1.25
 """A gallery that has grown or shrunk by this factor since is warned of."""
-
-READERS: dict[str, Any] = {
-    calibrator.ATTACHMENT: Calibrator,
-    conformal.COVERING: CoveringSets,
-    conformal.PRESENCE: Presence,
-    risk.ATTACHMENT: RiskControl,
-    pairs.ATTACHMENT: PairCalibrator,
-}
-"""Name of an attachment, and of its field of `Calibrated` → who reads it."""
-NOTHING = {"nothing": True}
-COMBINED, PROBABILITY = "combined", "probability"
-"""What abstention was calibrated for: the combined doubt, or 1 − P(first hit right)."""
+WORST = 0.25
+"""Where what was asked cannot be promised, a larger share of wrong answers is, up to this one; beyond, none."""
 
 
 class DoubtLike(Protocol):
@@ -50,77 +37,6 @@ class DoubtLike(Protocol):
 
     def of(self, hits: Hits, features: Tensor | None = None, *, queries: Embedding | None = None) -> Doubted:
         """The doubt of n queries and its parts."""
-
-
-@dataclass(frozen=True, eq=False)
-class Calibrated:
-    """What was calibrated for an index and is kept with it; any of it may be missing."""
-
-    calibrator: Calibrator | None = None
-    covering: CoveringSets | None = None
-    presence: Presence | None = None
-    risk: RiskControl | None = None
-    pairs: PairCalibrator | None = None
-    doubt: Doubt | None = None
-    record: Mapping[str, Any] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        calibration: Calibration,
-        record: Mapping[str, Any],
-        *,
-        pairs: PairCalibrator | None = None,
-        doubt: Doubt | None = None,
-    ) -> Calibrated:
-        """What `doubtless.calibration.fit.calibrate` gave; the record says by what is abstained."""
-        by = PROBABILITY if calibration.doubt_of is None else COMBINED
-        return cls(
-            calibration.calibrator,
-            calibration.covering,
-            calibration.presence,
-            calibration.risk,
-            pairs,
-            doubt,
-            {**record, "doubt": by},
-        )
-
-    @classmethod
-    def load(cls, index: Index) -> Calibrated:
-        """What was saved with an index."""
-        fields = {name: _read(index, name, reader) for name, reader in READERS.items()}
-        record = _attached(index, RECORD)
-        about = None if record is None else record[1]
-        doubt = _read(index, DOUBT, Doubt) if (about or {}).get("doubt") == COMBINED else None
-        return cls(**fields, doubt=doubt, record=about)
-
-    def save(self, index: Index) -> None:
-        """Keeps everything in the index; what is not there takes the place of an older one all the same."""
-        for name in (*READERS, DOUBT):
-            value = getattr(self, name)
-            index.attach(name, *(({}, NOTHING) if value is None else value.state()))
-        index.attach(RECORD, {}, dict(self.record or {}))
-
-    @property
-    def is_combined(self) -> bool:
-        """Whether the combined doubt decides about abstention, and not 1 − P(first hit right)."""
-        return (self.record or {}).get("doubt") == COMBINED
-
-
-def _attached(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    state = index.attached(name)
-    return None if state is None or state[1] == NOTHING else state
-
-
-def _read(index: Index, name: str, reader: Any) -> Any:
-    """What a reader makes of an attachment; None where there is none."""
-    state = _attached(index, name)
-    try:
-        return None if state is None else reader.from_state(*state)
-    except (KeyError, TypeError) as error:
-        raise StoreError(
-            f"What {index.path} keeps as its {name} cannot be read ({error!r}); calibrate it again."
-        ) from error
 
 
 class Judge:
@@ -133,18 +49,23 @@ class Judge:
         doubt: DoubtLike | None = None,
         target_error: float | None = None,
         error_confidence: float | None = None,
+        unknown: float | None = None,
     ) -> None:
-        """`target_error` and `error_confidence` ask for another promise than the calibrated one.
+        """`target_error`, `error_confidence` and `unknown` ask for another promise than the calibrated one.
 
         A `doubt` that abstention was not calibrated for adds its parts to answers, and decides nothing.
         """
         self.doubt: DoubtLike | None = calibrated.doubt if doubt is None else doubt
         # Features before the head are what only an image has: a vector's novelty is then not looked at.
         self.wants_features = isinstance(self.doubt, Doubt) and self.doubt.wants_features
-        control = calibrated.risk
+        control, kept = calibrated.risk, calibrated.promise
         if control is not None and (target_error, error_confidence) != (None, None):
             control = control.at(target_error=target_error, confidence=error_confidence)
             calibrated = replace(calibrated, risk=control)
+        asked = {"target_error": target_error, "confidence": error_confidence, "unknown": unknown}
+        others = {name: value for name, value in asked.items() if value is not None}
+        if kept is not None and others:
+            calibrated = replace(calibrated, promise=kept.at(**others))
         self.calibrated = calibrated
         self.why_not = "The index is not calibrated: no probability, and every query is answered."
         self.false_alarm = None if calibrated.presence is None else calibrated.presence.false_alarm
@@ -160,6 +81,8 @@ class Judge:
 
     def depth(self, k: int) -> int:
         """Hits that must be searched for k of them to be judged."""
+        if self.calibrated.distribution is not None:
+            return max(k, LABEL_DEPTH)
         return k if self.calibrated.calibrator is None else max(k, DEPTH)
 
     def answers(
@@ -178,7 +101,11 @@ class Judge:
         features   (n, F) of the queries before the head, where the doubt looks at them
         filtered   whether only some of the gallery was searched
         """
-        calibrated, items = self.calibrated, len(index)
+        by_vector = features is None and self.wants_features
+        warnings = self._warnings(len(index), filtered=filtered, by_vector=by_vector)
+        if self.calibrated.distribution is not None:
+            return self._by_labels(hits, embedding, index, k, confidence, features, warnings)
+        calibrated = self.calibrated
         chance = None if calibrated.calibrator is None else calibrated.calibrator.probability(hits)
         sizes = None
         if calibrated.covering is not None and chance is not None:
@@ -189,23 +116,63 @@ class Judge:
         total = None if chance is None else 1 - chance[:, 0]
         if doubt is not None and (calibrated.is_combined or total is None):
             total = doubt.total
-        by_vector = features is None and self.wants_features
         return Answers(
             index=index,
             hits=hits,
             k=k,
             decision=self._decide(hits, total, p_value),
-            promise=self._promise(confidence),
+            terms=self.terms(confidence),
             probability=chance,
             covering=sizes,
             presence=p_value,
             total_doubt=total,
             doubt=doubt,
-            warnings=self._warnings(items, filtered=filtered, by_vector=by_vector),
+            warnings=warnings,
+        )
+
+    def _by_labels(
+        self,
+        hits: Hits,
+        embedding: Embedding,
+        index: Index,
+        k: int,
+        confidence: float,
+        features: Tensor | None,
+        warnings: tuple[str, ...],
+    ) -> Answers:
+        """Everything from one distribution over the labels found and none of these."""
+        calibrated, kept = self.calibrated, self.calibrated.promise
+        assert calibrated.distribution is not None
+        assert kept is not None
+        near = calibrated.distribution(
+            label_hits(hits, embedding), vectors=index.directions, unknown=kept.terms.unknown
+        )
+        odd = oddness(self._following(index), hits, features, embedding)
+        told = near.with_foreign(odd.foreign).by_probability()
+        assert hits.label is not None
+        sizes = None
+        if calibrated.covering is not None:
+            sizes = calibrated.covering.sizes(told.probability, confidence=confidence)
+            sizes = torch.minimum(sizes, (told.label >= 0).sum(1))
+        terms = self.terms(confidence)
+        return Answers(
+            index=index,
+            hits=hits,
+            k=k,
+            decision=_decided(told, terms),
+            terms=terms,
+            distribution=told,
+            probability=told.of(hits.label).masked_fill(hits.label < 0, torch.nan),
+            covering=sizes,
+            total_doubt=1 - told.first[1],
+            doubt=LabelDoubt.of(near, odd),
+            warnings=warnings,
         )
 
     def tested_doubts(self) -> Tensor | None:
         """Doubts (m,) of the calibration queries that nothing was fitted on or chosen by; None: not calibrated."""
+        if self.calibrated.promise is not None:
+            return watched_doubt(self.calibrated.promise.outcomes.score)
         if self.calibrated.risk is None:
             return None
         doubt, _, pilot = self.calibrated.risk.evidence
@@ -213,21 +180,38 @@ class Judge:
 
     def promise(self) -> dict[str, Any] | None:
         """What is promised, in plain values; None where nothing is."""
-        control = self.calibrated.risk
+        control, kept, terms = self.calibrated.risk, self.calibrated.promise, self.terms(None)
+        if kept is not None:
+            return {
+                "sentence": kept.sentence(),
+                "target_error": kept.terms.target_error,
+                "confidence": kept.terms.confidence,
+                "unknown": kept.terms.unknown,
+                "met": kept.met,
+                "bound": kept.bound,
+                "threshold": finite(terms.threshold),
+                "coverage": kept.known_answered if terms.threshold != -torch.inf else 0.0,
+                "queries": len(kept.outcomes.score),
+                "labels": kept.labels,
+                "false_alarm": None,
+            }
         if control is None:
             return None
         return {
             "sentence": control.sentence(),
             "target_error": control.target_error,
             "confidence": control.confidence,
+            "unknown": 0.0,
             "met": control.met,
+            "bound": control.bound,
             "threshold": finite(control.threshold),
             "coverage": control.coverage,
             "queries": control.queries,
+            "labels": None,
             "false_alarm": self.false_alarm,
         }
 
-    def _following(self, index: Index) -> DoubtLike | None:
+    def _following(self, index: Index) -> Any:
         """The doubt among what the index holds now, where the index knows that at no cost."""
         if isinstance(self.doubt, Doubt) and self.doubt.leverage is not None and index.keeps_moments:
             self.doubt = self.doubt.among(index.moments())
@@ -244,22 +228,40 @@ class Judge:
         decision[~hits.found[:, 0]] = NOT_IN_GALLERY
         return decision
 
-    def _promise(self, confidence: float) -> Promise:
-        control = self.calibrated.risk
-        return Promise(
+    def terms(self, confidence: float | None) -> Terms:
+        """What is decided by; where the target cannot be promised, what can be, unless that is too little."""
+        control, kept = self.calibrated.risk, self.calibrated.promise
+        if kept is not None:
+            answers = kept.fallback < torch.inf and kept.bound <= max(WORST, kept.terms.target_error)
+            least = kept.fallback if answers else torch.inf
+            return Terms(
+                threshold=1 - least,
+                least=least,
+                promised_error=kept.bound,
+                target_error=kept.terms.target_error,
+                set_confidence=confidence,
+            )
+        return Terms(
             threshold=None if control is None else control.threshold,
+            promised_error=None if control is None else control.bound,
             target_error=None if control is None else control.target_error,
-            error_confidence=None if control is None else control.confidence,
             false_alarm=self.false_alarm,
             set_confidence=confidence,
         )
 
     def _warnings(self, items: int, *, filtered: bool, by_vector: bool) -> tuple[str, ...]:
-        if self.calibrated.calibrator is None:
+        if not self.calibrated.is_there:
             return (self.why_not,)
         warnings = []
-        control, then = self.calibrated.risk, (self.calibrated.record or {}).get("items")
-        if control is not None and not control.met:
+        control, kept = self.calibrated.risk, self.calibrated.promise
+        then = (self.calibrated.record or {}).get("items")
+        if kept is not None and not kept.met:
+            instead = (
+                "nothing is answered" if self.terms(None).threshold == -torch.inf else f"{kept.bound:.1%} can"
+            )
+            target = f"At most {kept.terms.target_error:.1%} wrong answers"
+            warnings.append(f"{target} cannot be promised for this gallery; {instead}.")
+        elif kept is None and control is not None and not control.met:
             warnings.append(control.sentence())
         if then and not 1 / GROWN <= items / then <= GROWN:
             warnings.append(
@@ -275,3 +277,20 @@ class Judge:
                 "images."
             )
         return tuple(warnings)
+
+
+def label_hits(hits: Hits, queries: Embedding) -> LabelHits:
+    """Hits as labels are judged by: the first of them, whatever more was asked for."""
+    first = hits.first(LABEL_DEPTH)
+    assert first.label is not None
+    return LabelHits(first.label, first.score, first.row, queries.direction)
+
+
+def _decided(told: Distribution, terms: Terms) -> Tensor:
+    """(n,) codes: answered where the most probable label is probable enough, absent where none of them is."""
+    assert terms.least is not None
+    decision = torch.full_like(told.label[:, 0], ABSTAIN)
+    sure = told.sureness
+    decision[sure >= terms.least] = ANSWER
+    decision[sure == -torch.inf] = NOT_IN_GALLERY
+    return decision

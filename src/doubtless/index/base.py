@@ -232,6 +232,15 @@ class Index(ABC):
     def embedding(self, rows: Rows | None = None) -> Embedding:
         """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
 
+    def directions(self, rows: Tensor) -> Tensor:
+        """Unit vectors (m, D) of the items at rows (m,), which may repeat; 0 of one that was removed meanwhile."""
+        some, place = rows.unique(return_inverse=True)
+        there = torch.isin(some, self.rows)
+        found = torch.zeros(len(some), self.dim)
+        if bool(there.any()):
+            found[there] = self.embedding(some[there]).direction.float()
+        return found[place]
+
     @property
     def keeps_moments(self) -> bool:
         """Whether `moments` follows every change at the cost of that change; else it looks at every item."""

@@ -187,6 +187,12 @@ class FolderIndex(Index):
         refuse_missing(wanted, block.rows.tolist())
         return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
 
+    def directions(self, rows: Tensor) -> Tensor:
+        """Unit vectors (m, D) of the items at rows (m,), which may repeat; 0 of one that was removed meanwhile."""
+        self._refresh()
+        with self._gate.shared():
+            return torch.from_numpy(self._cache.directions(rows.numpy()))
+
     @property
     def keeps_moments(self) -> bool:
         """It does: sums lie in the cache, and what changed since they were asked for last is added or taken off."""

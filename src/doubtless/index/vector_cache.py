@@ -140,6 +140,15 @@ class VectorCache:
         places, rows = places[inside], rows[inside]
         return places[(self.items["row"][places] == rows) & self.alive[places]]
 
+    def directions(self, rows: Integers) -> Floats:
+        """Unit vectors (m, D) at rows (m,) in any order; 0 where there is no such item."""
+        if not len(self):
+            return np.zeros((len(rows), self.settings.dim), np.float32)
+        places = np.searchsorted(self.items["row"], rows).clip(max=len(self) - 1)
+        there = (self.items["row"][places] == rows) & self.alive[places]
+        found = self.matrix("direction").take(places)[:, : self.settings.dim]
+        return np.where(there[:, None], found, np.float32(0))
+
     # -- following the database ----------------------------------------------------------------------
 
     def is_current(self, state: State) -> bool:

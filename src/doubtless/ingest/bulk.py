@@ -209,7 +209,7 @@ def plan_work(
         "images": sum(len(stream) for stream in streams),
         "parts": len(pieces),
         "part_size": shard_size,
-        "batch_size": batch_size or (GPU_BATCH if method.device.type == "cuda" else CPU_BATCH),
+        "batch_size": batch_size or usual_batch(method),
     }
     return Plan([WorkUnit(number, piece) for number, piece in enumerate(pieces)], manifest)
 
@@ -321,6 +321,11 @@ class _Work:
                 )
         if bool(has_direction.any()):
             self.embeddings.append(embedding[has_direction.nonzero()[:, 0]])
+
+
+def usual_batch(method: Method) -> int:
+    """Images that a model takes at a time where nobody says otherwise, by its device."""
+    return GPU_BATCH if method.device.type == "cuda" else CPU_BATCH
 
 
 def method_of(model: Model | Method) -> Method:

@@ -125,8 +125,11 @@ def read_matrix(path: Path, *, flat: bool = False) -> Tensor:
     return torch.from_numpy(np.array(matrix, dtype=np.float32))
 
 
-def read_labels(path: str | Path) -> LabelTable:
-    """A CSV with a heading: id, label, and where there are any path and metadata."""
+def read_labels(path: str | Path, *, named_by: Sequence[str] = ("id",)) -> LabelTable:
+    """A CSV with a heading: id, label, and where there are any path and metadata.
+
+    named_by   columns that may say who a row is: the first of them that is there becomes its id
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
@@ -136,12 +139,12 @@ def read_labels(path: str | Path) -> LabelTable:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is no readable CSV file: {error}.") from error
     heading = [name.strip() for name in heading]
-    _check_heading(path, heading)
+    name = _name_column(path, heading, named_by)
     for number, row in enumerate(rows, start=2):
         if len(row) != len(heading):
             raise InputError(f"Line {number} of {path} has {len(row)} cells, its heading {len(heading)}.")
     columns = {name: [row[place] for row in rows] for place, name in enumerate(heading)}
-    ids, labels, paths = (columns.pop(name, [""] * len(rows)) for name in ("id", "label", "path"))
+    ids, labels, paths = (columns.pop(column, [""] * len(rows)) for column in (name, "label", "path"))
     _check_ids(path, ids)
     typed = {name: _typed(cells) for name, cells in columns.items()}
     metadata = [
@@ -194,15 +197,18 @@ def _slice(shard: EmbeddedShard, rows: slice) -> EmbeddedShard:
     )
 
 
-def _check_heading(path: Path, heading: Sequence[str]) -> None:
-    for name in ("id", "label"):
-        if name not in heading:
+def _name_column(path: Path, heading: Sequence[str], named_by: Sequence[str]) -> str:
+    """The column that says who a row is, of a heading that has all it needs."""
+    found = [name for name in named_by if name in heading]
+    for names, there in ((named_by, bool(found)), (["label"], "label" in heading)):
+        if not there:
             raise InputError(
-                f"{path} has no column {name!r}; its first line must name the columns id, label and any others, "
-                f"got {', '.join(heading[:6]) or 'nothing'}."
+                f"{path} has no column {' or '.join(map(repr, names))}; its first line must name the columns "
+                f"{' or '.join(named_by)}, label and any others, got {', '.join(heading[:6]) or 'nothing'}."
             )
     if len(set(heading)) != len(heading):
         raise InputError(f"{path} names a column twice: {', '.join(heading)}.")
+    return found[0]
 
 
 def _check_ids(path: Path | str, ids: Sequence[str]) -> None:

@@ -128,7 +128,9 @@ class HitReply(BaseModel):
     rank: int
     id: str
     label: str | None
-    probability: float | None = Field(description="That it is right; null before calibration.")
+    probability: float | None = Field(
+        description="Of its label, or of itself where labels were not calibrated; null before calibration."
+    )
     score: float | None = Field(description="Cosine.")
     expected_squared_distance: float | None
     uncertainty: float | None = Field(description="Of the item; null for points.")
@@ -136,18 +138,33 @@ class HitReply(BaseModel):
     metadata: dict[str, Any]
 
 
+class LabelReply(BaseModel):
+    """A label that was found."""
+
+    label: str
+    probability: float
+
+
 class AnswerReply(BaseModel):
     """What a query is told: the one form of an answer, `Answer.to_json`."""
 
     decision: Literal["answer", "abstain", "not-in-gallery"]
     label: str | None = Field(description="What is answered; null where nothing is.")
-    probability: float | None = Field(description="That the first hit is right; null before calibration.")
+    probability: float | None = Field(
+        description="Of the most probable label, or of the first hit; null before calibration."
+    )
+    labels: list[LabelReply] = Field(
+        description="Labels that were found, the most probable first; with `none` all of them add up to 1."
+    )
+    none: float | None = Field(description="That it is none of the labels found.")
     reason: str
     doubt: float | None
-    parts: dict[str, float | None] = Field(description="Where the doubt comes from.")
+    parts: dict[str, float | None] = Field(
+        description="Where the doubt comes from; what was not measured is not there."
+    )
     uncertainty: float | None = Field(description="Of the query itself; null for points.")
     covering_set: list[str] | None = Field(
-        description="Ids that contain a match with the confidence asked for."
+        description="Labels that contain the true one with the confidence asked for; ids without labels."
     )
     warnings: list[str] = Field(description="What this answer cannot promise.")
     hits: list[HitReply]

@@ -21,8 +21,8 @@ DRIFTED = "are not like those the index was calibrated on"
 PARTS = {
     "image": ("Image", "how poor the picture itself looks"),
     "model": ("Model", "how unsure the network is of it"),
-    "gallery": ("Gallery", "how much the nearest items contradict each other"),
-    "distance": ("Distance", "how far away the nearest item is"),
+    "gallery": ("Gallery", "how much what was found contradicts itself"),
+    "distance": ("Distance", "how likely it is nothing that was found"),
     "novelty": ("Novelty", "how unlike it is to everything known"),
 }
 """Part of the doubt → its heading, and what it measures."""
@@ -48,12 +48,23 @@ def decision_sentence(answer: Answer) -> str:
     if answer.decision == "not-in-gallery":
         return "Nothing like this in the gallery"
     if answer.decision == "abstain":
-        return f"Not sure: {_why(answer)}"
+        return f"Not sure: {_between(answer) if answer.labels else _why(answer)}"
     first = answer.hits[0]
-    if first.probability is None:
+    if answer.probability is None:
         return f"{name_of(first)}, score {score(first.score)} (no probability before `doubtless calibrate`)"
-    sure = f"{name_of(first)}, {percent(first.probability)} sure"
+    sure = f"{answer.label or name_of(first)}, {percent(answer.probability)} sure"
     return f"{sure} by a calibration that recent queries no longer fit" if drifted(answer) else sure
+
+
+def _between(answer: Answer) -> str:
+    """The labels it lies between, most probable first, and nothing in the gallery where that is as probable."""
+    chances = [(one.probability, one.label) for one in answer.labels[:3]]
+    chances.append((answer.none or 0.0, "nothing in the gallery"))
+    first, *others = sorted(chances, key=lambda pair: -pair[0])
+    named = [f"{name} ({percent(chance)})" for chance, name in others[:2] if chance >= 0.1 * first[0]]
+    if not named:
+        return f"{first[1]} is {percent(first[0])} likely, which is less than was asked for"
+    return f"{first[1]} ({percent(first[0])}) or {' or '.join(named)}"
 
 
 def drifted(answer: Answer) -> bool:
@@ -99,13 +110,13 @@ def score(cosine: float) -> str:
 def covering_sentence(answer: Answer, *, confidence: float) -> str:
     """What the covering set promises at this confidence."""
     if answer.covering_set is None:
-        if not answer.hits or answer.hits[0].probability is None:
+        if answer.probability is None:
             return "There is no covering set before `doubtless calibrate`."
         return (
             f"Even all items that were found together do not promise a true match with {percent(confidence)}."
         )
-    count = len(answer.covering_set)
-    here = "the first item alone" if count == 1 else f"the first {count} items"
+    count, what = len(answer.covering_set), "label" if answer.labels else "item"
+    here = f"the first {what} alone" if count == 1 else f"the first {count} {what}s"
     return f"{_sets(confidence)} Here it is {here}."
 
 
@@ -148,7 +159,7 @@ Addresses = Mapping[str, str]
 
 def decision_view(answer: Answer) -> str:
     """The decision in words, why, and what it cannot promise."""
-    bare = answer.decision == "answer" and bool(answer.hits) and answer.hits[0].probability is None
+    bare = answer.decision == "answer" and bool(answer.hits) and answer.probability is None
     warnings = "".join(f"<li>{text(warning)}</li>" for warning in answer.warnings)
     return _card(
         "bare" if bare else answer.decision,
@@ -177,9 +188,11 @@ def hits_view(answer: Answer, thumbnails: Addresses) -> str:
     """The first hits as pictures, best first."""
     if not answer.hits:
         return ""
-    inside = frozenset(answer.covering_set or ())
-    shown = answer.hits[:SHOWN]
-    entries = "".join(_hit(hit, place, thumbnails, hit.id in inside) for place, hit in enumerate(shown, 1))
+    inside, shown = frozenset(answer.covering_set or ()), answer.hits[:SHOWN]
+    entries = "".join(
+        _hit(hit, place, thumbnails, (hit.label if answer.labels else hit.id) in inside)
+        for place, hit in enumerate(shown, 1)
+    )
     return f'<section class="part"><h2>Nearest in the gallery</h2><ol class="hits">{entries}</ol></section>'
 
 
@@ -187,8 +200,9 @@ def covering_view(answer: Answer, *, confidence: float) -> str:
     """What the covering set promises and what is in it, counted by label."""
     if not answer.hits:
         return ""
-    names = {hit.id: name_of(hit) for hit in answer.hits}
-    counted = Counter(names.get(id, f"item {id}") for id in answer.covering_set or ())
+    names = {} if answer.labels else {hit.id: name_of(hit) for hit in answer.hits}
+    found = answer.covering_set or ()
+    counted = Counter(found if answer.labels else (names.get(id, f"item {id}") for id in found))
     chips = "".join(
         f"<li>{text(name)}{f' <span>× {count}</span>' if count > 1 else ''}</li>"
         for name, count in counted.items()
@@ -205,11 +219,11 @@ def doubt_view(answer: Answer) -> str:
     if answer.doubt is None:
         return ""
     rows = "".join(
-        _part(heading, what, answer.parts[part])
+        _part(heading, what, answer.parts[part]) if part in answer.parts else _not_measured(heading, what)
         for part, (heading, what) in PARTS.items()
-        if part in answer.parts
+        if answer.parts
     )
-    total = _part("Altogether", "how little the first item is to be trusted", answer.doubt, kind=" total")
+    total = _part("Altogether", "how likely the best guess is wrong", answer.doubt, kind=" total")
     note = "" if rows else '<p class="quiet">This index knows only how likely its first item is right.</p>'
     return (
         '<section class="part"><h2>Where the doubt comes from</h2>'
@@ -259,6 +273,10 @@ def _hit(hit: AnswerHit, place: int, thumbnails: Addresses, inside: bool) -> str
         f'{badge}</div><div class="bar" aria-hidden="true"><i style="width:{100 * min(1.0, share):.1f}%"></i></div>'
         f'<b>{said}</b><span class="name">{name}</span><span class="id">{text(hit.id)}</span></li>'
     )
+
+
+def _not_measured(heading: str, what: str) -> str:
+    return f'<div class="row missing"><dt>{heading}<small>{what}</small></dt><dd>not measured</dd></div>'
 
 
 def _part(heading: str, what: str, value: float, *, kind: str = "") -> str:

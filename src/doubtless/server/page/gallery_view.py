@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from doubtless.gallery.answers import watched_doubt
 from doubtless.metrics.calibration import reliability_curve
 from doubtless.metrics.measure import Curve
 from doubtless.metrics.uncertainty import risk_coverage_curve
@@ -118,16 +119,23 @@ def _reliability(answers: Answers, codes: Tensor, labels: Tensor) -> Curve | Non
     chance, hits = answers.probability, answers.hits
     if chance is None or hits.label is None:
         return None
+    label, first = hits.label[:, 0], chance[:, 0]
+    if answers.distribution is not None:
+        label, first = answers.distribution.first
     shared = labels[labels >= 0].bincount(minlength=int(codes.max()) + 1) > 1
     known = (codes >= 0) & shared[codes.clamp_min(0)]
     if not bool(known.any()):
         return None
-    return reliability_curve(chance[known, 0], hits.label[known, 0] == codes[known])
+    return reliability_curve(first[known], label[known] == codes[known])
 
 
 def _risk_coverage(service: Service) -> Curve | None:
     """Of the queries that the threshold was chosen on; none of them shaped the doubt."""
-    control = service.gallery.judge.calibrated.risk
+    calibrated = service.gallery.judge.calibrated
+    if calibrated.promise is not None:
+        outcomes = calibrated.promise.outcomes
+        return risk_coverage_curve(watched_doubt(outcomes.score), outcomes.correct)
+    control = calibrated.risk
     if control is None:
         return None
     doubt, correct, pilot = control.evidence

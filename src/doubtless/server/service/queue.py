@@ -269,7 +269,7 @@ class Engine:
 
     def _watch(self, answers: Answers, questions: Sequence[Question]) -> None:
         """Takes note of the doubts of queries to the whole gallery."""
-        total = answers.total_doubt
+        total = answers.watched
         counted = [row for row, question in enumerate(questions) if question.watched and not question.where]
         if self.drift is not None and total is not None and counted:
             self.drift.watch(total[counted].tolist())

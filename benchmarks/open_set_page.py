@@ -1,0 +1,305 @@
+"""Means over divisions, and the page, of what benchmarks/open_set.py measured.
+
+python benchmarks/open_set_page.py features/divisions --out benchmarks/results/open-set
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from doubtless.files import write_text
+
+TITLES = {
+    "cub": "CUB, 100 test species",
+    "lfw": "LFW, 1,711 test people",
+    "grocery": "Grocery, 41 test products",
+    "omniglot": "Omniglot, 200 test characters",
+}
+ALLOWED = 0.05
+"""Share of divisions in which a promise may be broken."""
+Record = dict[str, Any]
+NOTES = """## Read with care
+
+- Divisions share photos and labels, so a share over 200 of them is not that of 200 independent trials.
+- Unknown species, people, products and characters are like those of the gallery: near ones. Things of another
+  kind are not measured here.
+- The evidence that the distribution looks at was chosen on other classes of the same data sets, except in
+  Grocery, where 19 of the 41 products were among those that it was chosen on; one constant (`WORTH`) was added
+  after test classes had been looked at, its value chosen without them.
+- Omniglot: 150 characters to half-whiten with and 200 to test, drawn from the published parts; *trained* is the
+  small network of `configs/omniglot/triplet.yaml`. Photographs: EfficientNet-lite0 at 192 px (CUB), 128 (LFW)
+  and 112 (Grocery).
+- How the perfect ECE is drawn was corrected once, after ten divisions had been looked at and before those of
+  this page were measured: weighted queries had made it too large, and so the difference too small.
+- A free face network (dlib's) is not in the table: its package was not to be had where this was measured.
+"""
+
+
+def averaged(values: Sequence[Any]) -> Any:
+    """The mean of numbers and of truth values, leaf by leaf of dictionaries and lists; what is None is left out."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {name: averaged([value[name] for value in values]) for name in first}
+    if isinstance(first, list):
+        return [averaged(list(column)) for column in zip(*values, strict=True)]
+    there = [float(value) for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+def summary(records: Sequence[Record]) -> Record:
+    """Means over the divisions of one set, with what is answered under the target itself."""
+    for record in records:
+        for promise in record["promise"].values():
+            promise["under_target"] = promise["coverage"] if promise["met"] else 0.0
+            promise["nothing"] = promise["bound"] >= 1
+    found = averaged(
+        [{name: value for name, value in record.items() if name != "seed"} for record in records]
+    )
+    gains = torch.tensor([record["top1"]["label"] - record["top1"]["first_hit"] for record in records])
+    areas = torch.tensor([record["auroc"]["0.5"]["now"] for record in records])
+    spread = {"top1_gain": gains, "auroc_0.5": areas}
+    found["deviation"] = {
+        name: float(value.std()) if len(value) > 1 else None for name, value in spread.items()
+    }
+    return {"divisions": len(records), **found}
+
+
+def write_results(divisions: Path, out: Path) -> None:
+    """open-set.json and README.md from the files of divisions."""
+    sets = {}
+    for path in sorted(divisions.glob("*.jsonl")):
+        records = [json.loads(line) for line in path.read_text().splitlines()]
+        if records:
+            sets[path.stem] = summary(records)
+    result = {
+        "command": "python benchmarks/open_set.py --cache features --run NAME=FOLDER",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "sets": sets,
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "open-set.json", json.dumps(_rounded(result), indent=1) + "\n")
+    write_text(out / "README.md", page(sets))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return round(value, 5) if isinstance(value, float) else value
+
+
+def page(sets: dict[str, Record]) -> str:
+    """The whole page, Markdown."""
+    parts = [
+        "# Open sets: answers where some queries show what is not in the gallery",
+        "Made by `benchmarks/open_set.py`, whose docstring is the protocol; the numbers are in `open-set.json`. "
+        "Features of EfficientNet-lite0 as it is, half-whitened (*frozen*), and of a trained network (*trained*). "
+        "Means over random divisions of labels into gallery and unknown ones, which share their photos, so they "
+        "are not independent.",
+        _against_the_bars(sets),
+        "## What is looked at\n\n" + _sizes(sets),
+        "## The promise\n\nπ: share of unknown queries. *met*: divisions in which the target can be promised; "
+        "*least*: the mean of what is promised, the target or the least bound in its place. *broken*: R above "
+        "what was promised as counted, in brackets significantly so; of all divisions. *answered*: coverage "
+        "under the target, 0 where it is not met, beside the oracle's. The old rule always holds to the target.\n\n"
+        + _promises(sets),
+        "## Top-1 of known queries\n\n" + _top1(sets),
+        "## Calibration of the distribution, none of these included\n\nECE as measured − ECE of a perfect "
+        "distribution with as many queries; after the semicolon the ECE of all divisions' queries together.\n\n"
+        + _calibration(sets),
+        "## Right answers against wrong ones and unknown queries\n\nAUROC of each rule's probability for its own "
+        "answers, and of what the distribution gives the first hit's label, for the old rule's answers. FNIR and "
+        "OSCR: now, in brackets by the old rule's probability.\n\n" + _separation(sets),
+        NOTES,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _name(key: str) -> str:
+    data, kind = key.rsplit("-", 1)
+    return f"{TITLES.get(data, data)}, {kind}"
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return "–"
+    text = f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _sizes(sets: dict[str, Record]) -> str:
+    head = ["set", "divisions", "gallery labels", "gallery photos", "known queries", "unknown queries"]
+    names = ("labels", "gallery", "known", "unknown")
+    rows = [
+        [_name(key), str(found["divisions"]), *(f"{found[name]:.0f}" for name in names)]
+        for key, found in sets.items()
+    ]
+    return _table(head, rows)
+
+
+def _promises(sets: dict[str, Record]) -> str:
+    head = ["set", "π", "target", "met", "least", "R", "broken (surely)", "answered", "oracle"]
+    head += ["old: R", "old: broken (surely)", "old: answered"]
+    rows = []
+    for key, found in sets.items():
+        for terms, now in found["promise"].items():
+            old = now["old"]
+            rows.append(
+                [
+                    _name(key),
+                    *terms.split("/"),
+                    _number(now["met"], 2),
+                    _number(now["bound"]),
+                    _number(now["risk"]),
+                    f"{_number(now['broken'])} ({_number(now['surely'])})",
+                    _number(now["under_target"]),
+                    _number(now["oracle"]),
+                    _number(old["risk"]),
+                    f"{_number(old['broken'])} ({_number(old['surely'])})",
+                    _number(old["coverage"]),
+                ]
+            )
+    return _table(head, rows)
+
+
+def _top1(sets: dict[str, Record]) -> str:
+    head = ["set", "by label", "first hit", "gain", "vote, exp", "vote, cosine", "less the better vote"]
+    rows = []
+    for key, found in sets.items():
+        top1 = found["top1"]
+        vote = max(top1["vote"], top1["vote_cosine"])
+        values = (
+            top1["label"],
+            top1["first_hit"],
+            top1["label"] - top1["first_hit"],
+            top1["vote"],
+            top1["vote_cosine"],
+            top1["label"] - vote,
+        )
+        rows.append([_name(key), *(_number(value) for value in values)])
+    return _table(head, rows)
+
+
+def _calibration(sets: dict[str, Record]) -> str:
+    names = ("top", "first", "second", "none")
+    rows = []
+    for key, found in sets.items():
+        for share, errors in found["ece"].items():
+            cells = []
+            for name in names:
+                one = errors[name]
+                excess = f"**{_number(one['error'] - one['perfect'])}**"
+                cells.append(
+                    f"{_number(one['error'])} − {_number(one['perfect'])} = {excess}; {_number(_pooled(one))}"
+                )
+            rows.append([_name(key), share, *cells])
+    return _table(["set", "π", "top of all", "first label", "second label", "none"], rows)
+
+
+def _pooled(errors: Record) -> float:
+    """The ECE of all divisions' queries together, from the mean of what each adds to the bins."""
+    return sum(abs(value) for value in errors["bins"])
+
+
+def _separation(sets: dict[str, Record]) -> str:
+    head = ["set"]
+    for share in ("0.5", "0.1"):
+        head += [f"AUROC, π = {share}", "old", "now, of first hits"]
+    head += ["FNIR@FPIR .01", "FNIR@FPIR .1", "OSCR"]
+    rows = []
+    for key, found in sets.items():
+        cells = [_name(key)]
+        for share in ("0.5", "0.1"):
+            areas = found["auroc"][share]
+            cells += [_number(areas[name]) for name in ("now", "old", "now_of_first_hit")]
+        now, old = found["open"]["now"], found["open"]["old"]
+        cells += [
+            f"{_number(now[name])} ({_number(old[name])})"
+            for name in ("fnir@fpir0.01", "fnir@fpir0.1", "oscr")
+        ]
+        rows.append(cells)
+    return _table(head, rows)
+
+
+def _against_the_bars(sets: dict[str, Record]) -> str:
+    """What issue 26 asks, set by set that misses it."""
+    birds = {key: found for key, found in sets.items() if key.startswith("cub")}
+    lines = ["## Against what was asked\n"]
+    for sentence, looked_at, missed in (
+        ("Promises broken in at most 5 % of divisions, as counted", sets, _broken(sets, "broken")),
+        ("The same beyond the noise of counting", sets, _broken(sets, "surely")),
+        ("Top-1 by label at least 5 points above the first hit on CUB", birds, _misses(birds, _gain)),
+        ("Top-1 by label at most half a point below the better vote", sets, _misses(sets, _below_vote)),
+        ("ECE at most .02 above a perfect distribution's", sets, _misses(sets, _above_perfect)),
+        ("AUROC on CUB at least .88 frozen, .90 trained (π = .5)", birds, _misses(birds, _area)),
+    ):
+        verdict = "met" if looked_at else "not measured"
+        lines.append(f"- {sentence}: {'**not met**: ' + '; '.join(missed) if missed else verdict}.")
+    return "\n".join(lines)
+
+
+def _broken(sets: dict[str, Record], how: str) -> list[str]:
+    return [
+        f"{key} π {terms.replace('/', ' target ')} {_number(promise[how])}"
+        for key, found in sets.items()
+        for terms, promise in found["promise"].items()
+        if promise[how] > ALLOWED + 1e-9
+    ]
+
+
+def _misses(sets: dict[str, Record], by: Callable[[str, Record], str | None]) -> list[str]:
+    return [f"{key} {text}" for key, found in sets.items() if (text := by(key, found)) is not None]
+
+
+def _gain(_key: str, found: Record) -> str | None:
+    gain = found["top1"]["label"] - found["top1"]["first_hit"]
+    return _number(gain) if gain < 0.05 else None
+
+
+def _below_vote(_key: str, found: Record) -> str | None:
+    top1 = found["top1"]
+    gain = top1["label"] - max(top1["vote"], top1["vote_cosine"])
+    return _number(gain) if gain < -0.005 else None
+
+
+def _above_perfect(_key: str, found: Record) -> str | None:
+    worst = [
+        f"π {share} {name} {_number(one['error'] - one['perfect'])}"
+        for share, errors in found["ece"].items()
+        for name, one in errors.items()
+        if one["error"] - one["perfect"] > 0.02
+    ]
+    return ", ".join(worst) or None
+
+
+def _area(key: str, found: Record) -> str | None:
+    wanted = {"cub-frozen": 0.88, "cub-trained": 0.9}.get(key)
+    area = found["auroc"]["0.5"]["now"]
+    return _number(area) if wanted is not None and area < wanted else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("divisions", type=Path)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "open-set")
+    options = parser.parse_args()
+    write_results(options.divisions, options.out)
+
+
+if __name__ == "__main__":
+    main()

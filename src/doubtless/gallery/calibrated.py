@@ -1,0 +1,116 @@
+"""`Calibrated`: everything that was calibrated for an index, and how it is kept with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from doubtless.calibration import calibrator, conformal, distribution, pairs, promise, risk
+from doubtless.calibration.calibrator import Calibrator
+from doubtless.calibration.conformal import CoveringSets, Presence
+from doubtless.calibration.distribution import LabelDistribution
+from doubtless.calibration.fit import Calibration
+from doubtless.calibration.pairs import PairCalibrator
+from doubtless.calibration.promise import Promise
+from doubtless.calibration.risk import RiskControl
+from doubtless.doubt.doubt import ATTACHMENT as DOUBT
+from doubtless.doubt.doubt import Doubt
+from doubtless.errors import StoreError
+from doubtless.index.base import Index
+
+RECORD = "calibration"
+"""The attachment that says under which conditions the others were calibrated."""
+READERS: dict[str, Any] = {
+    calibrator.ATTACHMENT: Calibrator,
+    conformal.COVERING: CoveringSets,
+    conformal.PRESENCE: Presence,
+    risk.ATTACHMENT: RiskControl,
+    pairs.ATTACHMENT: PairCalibrator,
+    distribution.ATTACHMENT: LabelDistribution,
+    promise.ATTACHMENT: Promise,
+}
+"""Name of an attachment, and of its field of `Calibrated` → who reads it."""
+NOTHING = {"nothing": True}
+COMBINED, PROBABILITY, LABELS = "combined", "probability", "labels"
+"""What abstention was calibrated for: the combined doubt, 1 − P(first hit right), or 1 − P(most probable label)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """What was calibrated for an index and is kept with it; any of it may be missing."""
+
+    calibrator: Calibrator | None = None
+    covering: CoveringSets | None = None
+    presence: Presence | None = None
+    risk: RiskControl | None = None
+    pairs: PairCalibrator | None = None
+    doubt: Doubt | None = None
+    record: Mapping[str, Any] | None = None
+    distribution: LabelDistribution | None = None
+    promise: Promise | None = None
+
+    @classmethod
+    def of(
+        cls,
+        calibration: Calibration,
+        record: Mapping[str, Any],
+        *,
+        pairs: PairCalibrator | None = None,
+        doubt: Doubt | None = None,
+    ) -> Calibrated:
+        """What `doubtless.calibration.fit.calibrate` gave; the record says by what is abstained."""
+        by = PROBABILITY if calibration.doubt_of is None else COMBINED
+        return cls(
+            calibration.calibrator,
+            calibration.covering,
+            calibration.presence,
+            calibration.risk,
+            pairs,
+            doubt,
+            {**record, "doubt": by},
+        )
+
+    @classmethod
+    def load(cls, index: Index) -> Calibrated:
+        """What was saved with an index."""
+        fields = {name: _read(index, name, reader) for name, reader in READERS.items()}
+        record = _attached(index, RECORD)
+        about = None if record is None else record[1]
+        doubt = _read(index, DOUBT, Doubt) if (about or {}).get("doubt") in {COMBINED, LABELS} else None
+        return cls(**fields, doubt=doubt, record=about)
+
+    def save(self, index: Index) -> None:
+        """Keeps everything in the index; what is not there takes the place of an older one all the same."""
+        for name in (*READERS, DOUBT):
+            value = getattr(self, name)
+            index.attach(name, *(({}, NOTHING) if value is None else value.state()))
+        index.attach(RECORD, {}, dict(self.record or {}))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything was calibrated that gives probabilities."""
+        return self.distribution is not None or self.calibrator is not None
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether the combined doubt decides about abstention, and not 1 − P(first hit right)."""
+        return (self.record or {}).get("doubt") == COMBINED
+
+
+def _attached(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    state = index.attached(name)
+    return None if state is None or state[1] == NOTHING else state
+
+
+def _read(index: Index, name: str, reader: Any) -> Any:
+    """What a reader makes of an attachment; None where there is none."""
+    state = _attached(index, name)
+    try:
+        return None if state is None else reader.from_state(*state)
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"What {index.path} keeps as its {name} cannot be read ({error!r}); calibrate it again."
+        ) from error
