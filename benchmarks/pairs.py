@@ -11,7 +11,7 @@ Divisions: a fifth of the labels are unknown; of the others a fifth of the photo
 is the gallery, which calibrates itself. Counted are new photos against photos of their label in the gallery,
 against its nearest item of another label and against any; and photos of unknown labels against each other in the
 same way. Errors among what was decided are put together at the stated shares, and the promise is broken where they
-exceed it.
+exceed what was promised: the target, or where that cannot be the least that can.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.nn.functional import normalize
 
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.labelled_pairs import Recipe
-from doubtless.calibration.pair_promise import Side
+from doubtless.calibration.pair_promise import Side, least_score
 from doubtless.calibration.pairs import PairCalibrator
 from doubtless.calibration.surroundings import Surroundings, search_among
 from doubtless.embedding import Embedding
@@ -53,7 +53,7 @@ class Counted:
         chance = self.pairs.chance(odds)
         said = []
         for side, sign in (("same", 1), ("different", -1)):
-            limit = self.pairs.promise(side, target_error=target).threshold  # type: ignore[arg-type]
+            limit = least_score(self.pairs.promise(side, target_error=target))  # type: ignore[arg-type]
             said.append(float(((sign * odds >= limit) & (sign * (chance - 0.5) > 0)).double().mean()))
         return said[0], said[1]
 
@@ -159,11 +159,13 @@ def _kept(side: Side, target: float, counted: list[Counted]) -> str:
     promises = [one.pairs.promise(side, target_error=target) for one in counted]
     errors = [one.error(target)[side] for one in counted]
     made = [error for error in errors if error is not None]
-    bound = torch.tensor([promise.bound for promise in promises]).mean()
+    bounds = [promise.bound for promise, error in zip(promises, errors, strict=True) if error is not None]
+    mean_bound = torch.tensor([promise.bound for promise in promises]).mean()
     met = sum(promise.met for promise in promises)
-    broken = sum(error > target for error in made)
+    broken = sum(error > bound for error, bound in zip(made, bounds, strict=True))
     mean = f"{sum(made) / len(made):.4f}" if made else "–"
-    return f"{side}: met {met}, broken {broken}, mean error {mean}, mean bound {bound:.3f}"
+    said = f"said in {len(made)}, of these broken {broken}"
+    return f"{side}: target met {met}, {said}, mean error {mean}, mean bound {mean_bound:.3f}"
 
 
 def published(path: Path) -> Iterator[tuple[str, int, str, int]]:

@@ -13,7 +13,7 @@ from doubtless.calibration.features import PAIR, pair_features, stacked
 from doubtless.calibration.labelled_pairs import DEEP, LabelledPairs, Recipe, draw_pairs, sharing_nothing
 from doubtless.calibration.open_risk import share_wrong
 from doubtless.calibration.pair_answer import NOTHING_PROMISED, answer_pair, decided
-from doubtless.calibration.pair_promise import PairOutcomes, PairTerms, coupled, promised
+from doubtless.calibration.pair_promise import WORST, PairOutcomes, PairTerms, coupled, promised
 from doubtless.calibration.pairs import PairCalibrator
 from doubtless.calibration.regression import ProbabilityModel
 from doubtless.calibration.surroundings import (
@@ -401,9 +401,10 @@ class TestAnswers:
             else:
                 assert "not enough" in reason or "cannot be promised" in reason
             if decision != "cannot-tell":
-                assert f"At most {target:.1%}" in reason
                 side = fitted.promise(decision, prior=prior, target_error=target)
-                assert side.met
+                assert f"At most {side.bound:.1%} of the pairs" in reason
+                assert side.met != (f"{target:.1%} cannot be promised" in reason)
+                assert side.met or side.bound <= WORST
         assert seen == {"same", "different", "cannot-tell"}
 
     def test_old_calibrations_answer_as_before_and_promise_nothing(self) -> None:
@@ -437,7 +438,7 @@ class TestAnswers:
 
     def test_with_more_error_allowed_more_is_told(self, fitted: PairCalibrator) -> None:
         counts = []
-        for target in (0.001, 0.05, 0.3):
+        for target in (0.05, 0.1, 0.3):
             outcomes = fitted.outcomes
             assert isinstance(outcomes, PairOutcomes)
             told = 0
@@ -448,10 +449,24 @@ class TestAnswers:
         assert counts[0] <= counts[1] <= counts[2]
         assert counts[2] > 50
 
-    def test_what_could_be_promised_is_named_where_the_target_cannot(self, fitted: PairCalibrator) -> None:
+    def test_where_the_target_cannot_be_promised_the_least_that_can_is(self, fitted: PairCalibrator) -> None:
         strict = replace(fitted, terms=replace(fitted.terms, target_error=0.0005), _promises={})
-        odds = float(fitted.outcomes.odds.max())  # type: ignore[union-attr]
+        assert fitted.outcomes is not None
+        odds = float(fitted.outcomes.odds.max())
         chance = float(strict.chance(torch.tensor([odds], dtype=torch.double)))
         decision, reason = decided(strict, odds, chance, prior=0.5, target_error=None)
+        assert decision == "same"
+        least = strict.promise("same").bound
+        assert 0.0005 < least <= WORST
+        assert f"At most {least:.1%} of the pairs called the same" in reason
+        assert "cannot be promised from" in reason
+
+    def test_nothing_is_decided_where_hardly_anything_can_be_promised(self) -> None:
+        pairs = PairCalibrator.fit(*clear(6), recipe=Recipe(pairs=200))
+        assert pairs.promise("same").bound > WORST
+        assert pairs.outcomes is not None
+        odds = float(pairs.outcomes.odds.max())
+        chance = float(pairs.chance(torch.tensor([odds], dtype=torch.double)))
+        decision, reason = decided(pairs, odds, chance, prior=0.5, target_error=None)
         assert decision == "cannot-tell"
-        assert "With that error allowed, these two would be called the same." in reason
+        assert "cannot be promised from" in reason

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from doubtless.calibration.pair_promise import CALLED, Side, promised
+from doubtless.calibration.pair_promise import Side, is_said, least_score, promised
 from doubtless.calibration.pairs import PairCalibrator, check_prior
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.surroundings import Both
@@ -88,18 +88,16 @@ def decided(
     promise = pairs.promise(side, prior=prior, target_error=target)
     why = promised(promise, side, terms)
     score = odds if side == "same" else -odds
-    if score >= promise.threshold and chance != 0.5:
+    if score >= least_score(promise) and chance != 0.5:
         return side, f"{side.capitalize()}. {why}"
-    if promise.met:
+    if is_said(promise):
         return "cannot-tell", f"Cannot tell: {_not_enough(pairs, promise, chance, prior)}. {why}"
-    if promise.bound < 1 and score >= promise.fallback and chance != 0.5:
-        why += f" With that error allowed, these two would be called {CALLED[side]}."
     return "cannot-tell", f"Cannot tell: {why[0].lower()}{why[1:]}"
 
 
 def _not_enough(pairs: PairCalibrator, promise: Promise, chance: float, prior: float) -> str:
     """How sure it is and how sure it would have to be, where the two can be told apart in print."""
-    limit = torch.tensor([promise.threshold if chance > 0.5 else -promise.threshold], dtype=torch.double)
+    limit = torch.tensor([promise.fallback if chance > 0.5 else -promise.fallback], dtype=torch.double)
     needed = f"{float(pairs.chance(limit, prior=prior)):.3f}"
     said = f"the probability {chance:.3f} of being the same is not enough"
     return said if needed == f"{chance:.3f}" else f"{said}, {needed} would be"

@@ -2,6 +2,7 @@
 
 Two promises, one about the pairs called the same and one about those called different: at most a share r of them
 is called so wrongly, where a share `prior` of the pairs is the same. Both are a `Promise`, under one of two terms.
+Where the share asked for cannot be promised, the least that can is promised in its place, unless that is too much.
 
 "gallery"   A share of the pairs is of labels that are not in the gallery; the others are photos of its labels,
             which stay. Pairs of the gallery are known queries, right if the pair is what is said; of these, ones
@@ -21,6 +22,7 @@ neglected.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -38,6 +40,8 @@ Side = Literal["same", "different"]
 CALLED = {"same": "the same", "different": "different"}
 NAMES = ("odds", "beyond", "same", "label", "couple", "apart", "unknown")
 THINNING_SEED = 0
+WORST = 0.25
+"""Where the target cannot be promised, the least error that can is, up to this one; beyond, nothing is decided."""
 
 
 @dataclass(frozen=True)
@@ -154,18 +158,29 @@ def promised(promise: Promise, side: Side, terms: PairTerms) -> str:
         among += " and all labels are new"
     elif terms.unknown > 0:
         among += f" and {terms.unknown:.3g} of labels that are not in the gallery"
+    kept = (
+        f"At most {promise.bound:.1%} of the pairs called {called} are {wrong}, with {terms.confidence:.0%} "
+        f"confidence, {among}"
+    )
     if promise.met:
-        return (
-            f"At most {terms.target_error:.1%} of the pairs called {called} are {wrong}, with "
-            f"{terms.confidence:.0%} confidence, {among}."
-        )
-    least = f"{promise.bound:.1%} can" if promise.bound < 1 else "nothing below 100% can"
+        return f"{kept}."
     needed = promise.outlook.labels
     more = "" if needed is None else f"; it would take about {needed} {units} like these"
-    return (
-        f"An error of at most {terms.target_error:.1%} among pairs called {called} cannot be promised from "
-        f"{promise.labels} {units}, {among}; {least}{more}."
-    )
+    refused = f"{terms.target_error:.1%} cannot be promised from {promise.labels} {units}{more}"
+    if is_said(promise):
+        return f"{kept}; {refused}."
+    least = f"the least that can is {promise.bound:.1%}" if promise.bound < 1 else "nothing below 100% can"
+    return f"Of pairs called {called}, {among}, an error of at most {refused}; {least}."
+
+
+def is_said(promise: Promise) -> bool:
+    """Whether a side is said at all: under the target, or under the least that can be, if that is not much."""
+    return promise.met or promise.bound <= WORST
+
+
+def least_score(promise: Promise) -> float:
+    """The log-odds from which on a side is said; inf: never."""
+    return promise.fallback if is_said(promise) else math.inf
 
 
 def figures(promise: Promise) -> dict[str, Any]:
@@ -174,6 +189,6 @@ def figures(promise: Promise) -> dict[str, Any]:
         "met": promise.met,
         "bound": promise.bound,
         "error": promise.error,
-        "decided": promise.known_answered if promise.met else 0.0,
+        "decided": promise.known_answered if is_said(promise) else 0.0,
         "drawn": promise.labels,
     }

@@ -136,7 +136,7 @@ def surrounding_features(cosine: Tensor, first: Surroundings, second: Surroundin
 def _votes(around: Surroundings, sharpness: float) -> Tensor:
     """(n, k) ∝ exp(sharpness · cosine), of sum 1 or all 0 where nothing was found."""
     there = around.row >= 0
-    score = sharpness * around.score.masked_fill(~there, -1.0)  # the least that a cosine can be
+    score = sharpness * around.score.double().masked_fill(~there, -1.0)  # the least that a cosine can be
     votes = (score - sharpness).exp().masked_fill(~there, 0.0)
     return votes / votes.sum(1, keepdim=True).clamp_min(1e-300)
 
@@ -146,8 +146,8 @@ def _nearness(around: Surroundings, nothing: Tensor) -> tuple[Tensor, Tensor]:
     there = around.row >= 0
     if not there.shape[1]:
         return nothing, nothing
-    score = around.score.masked_fill(~there, 0.0)
+    score = around.score.double().masked_fill(~there, 0.0)
     mean = score.sum(1) / there.sum(1).clamp_min(1)
     some = there.any(1)
-    largest = around.score.masked_fill(~there, -torch.inf).amax(1)
+    largest = around.score.double().masked_fill(~there, -torch.inf).amax(1)
     return torch.where(some, mean, nothing), torch.where(some, largest, nothing)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import Targets
-from doubtless.calibration.labelled_pairs import Around
+from doubtless.calibration.labelled_pairs import Around, Recipe
 from doubtless.calibration.pair_answer import PairAnswer, answer_pair
 from doubtless.calibration.pair_promise import PairTerms
 from doubtless.calibration.pairs import PairCalibrator
@@ -29,6 +29,7 @@ def fit_pairs(
     return PairCalibrator.fit(
         embedding,
         labels,
+        recipe=Recipe(unknown=targets.unknown),
         rows=rows,
         gallery=Around(search_of(index), index.embedding),
         terms=PairTerms(target_error=targets.target_error, confidence=targets.confidence),
