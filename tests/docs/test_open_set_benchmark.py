@@ -283,3 +283,9 @@ def test_a_run_gives_its_test_part_once(script: ModuleType, tiny_run: Path, tmp_
     assert torch.equal(kept.labels, made.labels)
     some = script.Photos(made.vectors[:1], made.labels[:1])
     assert script.same_classes(made, some).labels.unique().tolist() == [int(made.labels[0])]
+
+
+def test_the_page_is_what_the_numbers_say(script: ModuleType) -> None:
+    results = BENCHMARKS / "results" / "open-set"
+    sets = json.loads((results / "open-set.json").read_text())["sets"]
+    assert sys.modules["open_set_page"].page(sets) == (results / "README.md").read_text()
