@@ -32,7 +32,7 @@ NOTES = """## Read with care
 - Divisions share photos and labels, so a share over 200 of them is not that of 200 independent trials.
 - Where *met* is 0 nothing was promised at the target: that no promise was broken there says only that the least
   bound held. With few labels little can be promised (20 products, 50 species).
-- *surely* sees large breaches only: with a hundred or some hundred answers per division a small one passes as noise.
+- *surely* sees large breaches only: with a few hundred answers per division a small one passes as noise.
 - Unknown species, people, products and characters are like those of the gallery: near ones. Things of another
   kind are not measured here.
 - The evidence that the distribution looks at was chosen on other classes of the same data sets, except in
