@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from doubtless.methods import Described
     from doubtless.runs.model import Model
 
-PROMISE = ("target_error", "error_confidence", "unknown")
-"""By what another promise than the calibrated one is asked for."""
-
 
 class Gallery:
     """An index that can be asked.
@@ -95,9 +92,15 @@ class Gallery:
         unknown: float | None = None,
     ) -> Gallery:
         """Opens the gallery in a folder, or at any backend's address, to ask it or, `writable`, to change it."""
-        index, asked = open_index(place, writable=writable), (target_error, error_confidence, unknown)
+        index = open_index(place, writable=writable)
         try:
-            return cls(index, model=model, **dict(zip(PROMISE, asked, strict=True)))
+            return cls(
+                index,
+                model=model,
+                target_error=target_error,
+                error_confidence=error_confidence,
+                unknown=unknown,
+            )
         except BaseException:
             index.close()
             raise
@@ -353,8 +356,9 @@ class Gallery:
     def judge(self) -> Judge:
         """What was calibrated, and what it makes of hits; read when first needed."""
         if self._judge is None:
-            asked = dict(zip(PROMISE, self._promise, strict=True))
-            self._judge = Judge(Calibrated.load(self.index), **asked)
+            target, confidence, unknown = self._promise
+            known = Calibrated.load(self.index)
+            self._judge = Judge(known, target_error=target, error_confidence=confidence, unknown=unknown)
         return self._judge
 
     def reload(self) -> None:
