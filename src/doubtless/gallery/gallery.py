@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, overload
 
-from PIL import Image
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
@@ -25,7 +24,7 @@ from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.model import ModelLike, ModelOf, opened, recorded_model
 from doubtless.gallery.pairs import compare as compare_in
-from doubtless.gallery.queries import Picture, Pictures, Queries
+from doubtless.gallery.queries import Picture, Pictures, Queries, is_picture
 from doubtless.index.backends import folder_beside, open_index
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
@@ -91,7 +90,7 @@ class Gallery:
         error_confidence: float | None = None,
         unknown: float | None = None,
     ) -> Gallery:
-        """Opens the gallery in a folder, or at any backend's address, to ask it or, `writable`, to change it."""
+        """Opens the gallery in a folder, or at a backend's address, to ask it or, `writable`, to change it."""
         index = open_index(place, writable=writable)
         try:
             return cls(
@@ -190,9 +189,7 @@ class Gallery:
             raise InputError(f"k must be at least 1, got {k}.")
         if not 0 < confidence < 1:
             raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
-        one = isinstance(what, str | Path | bytes | Image.Image) or (
-            isinstance(what, Tensor) and what.dim() == 3
-        )
+        one = is_picture(what)
         queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
         judge = self.judge
         if score is not None and score != self.index.settings.score:
@@ -356,8 +353,7 @@ class Gallery:
     def judge(self) -> Judge:
         """What was calibrated, and what it makes of hits; read when first needed."""
         if self._judge is None:
-            target, confidence, unknown = self._promise
-            known = Calibrated.load(self.index)
+            known, (target, confidence, unknown) = Calibrated.load(self.index), self._promise
             self._judge = Judge(known, target_error=target, error_confidence=confidence, unknown=unknown)
         return self._judge
 

@@ -18,6 +18,13 @@ Pictures = Sequence[Picture] | Tensor
 """Several of them, or a tensor (n, C, H, W)."""
 
 
+def is_picture(what: object) -> bool:
+    """Whether it is one picture, and not several."""
+    return isinstance(what, str | Path | bytes | Image.Image) or (
+        isinstance(what, Tensor) and what.dim() == 3
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Queries:
     """n queries: embeddings and, of images whose features the doubt looks at, these."""
