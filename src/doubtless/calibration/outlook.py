@@ -43,7 +43,7 @@ class Outlook:
         """The figures in words.
 
         >>> Outlook(44, None, 0.05).sentence(Terms())
-        'It would take about 44 labels like these, or 5% unknown queries.'
+        'It would take about 44 labels like these, or no more than 5.0% unknown queries.'
         """
         ways = []
         if self.labels is not None:
@@ -51,7 +51,7 @@ class Outlook:
         if self.queries is not None:
             ways.append(f"about {self.queries} known queries of the same labels")
         if self.unknown is not None and self.unknown < terms.unknown:
-            ways.append(f"{self.unknown:.0%} unknown queries")
+            ways.append(f"no more than {self.unknown:.1%} unknown queries")
         if not ways:
             return "More queries would not help; scores that tell right from wrong better would."
         return f"It would take {', or '.join(ways)}."

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 FOREIGN = 4  # pictures of a kind that the gallery does not hold
-TARGET_ERROR = 0.1
-"""The demo trains for two minutes on 3,000 images; 5 % could be promised for few of its answers."""
+TARGET_ERROR, UNKNOWN = 0.1, 0.05
+"""The demo trains for two minutes on 3,000 images of ten labels; 5 % could be promised for few of its answers."""
 IMAGES, INDEX = "gallery-images", "gallery"
 
 
@@ -68,10 +68,11 @@ def make_gallery(run: Run, *, foreign: str = "digits") -> DemoGallery:
 def _calibrated(path: Path) -> str:
     """Calibrates a gallery that is not; the sentence of its promise."""
     from doubtless.gallery import Gallery
+    from doubtless.gallery.calibration import Targets
 
     with Gallery.open(path, writable=True) as gallery:
         if gallery.status()["promise"] is None:
-            gallery.calibrate(target_error=TARGET_ERROR)
+            gallery.calibrate(Targets(target_error=TARGET_ERROR, unknown=UNKNOWN))
         return str(gallery.status()["promise"]["sentence"])
 
 
