@@ -13,8 +13,9 @@ from doubtless.calibration.features import PAIR, pair_features, stacked
 from doubtless.calibration.labelled_pairs import DEEP, LabelledPairs, Recipe, draw_pairs, sharing_nothing
 from doubtless.calibration.open_risk import share_wrong
 from doubtless.calibration.pair_answer import NOTHING_PROMISED, answer_pair, decided
-from doubtless.calibration.pair_promise import WORST, PairOutcomes, PairTerms, coupled, promised
+from doubtless.calibration.pair_promise import PairOutcomes, PairTerms, coupled, promised
 from doubtless.calibration.pairs import PairCalibrator
+from doubtless.calibration.promise import WORST
 from doubtless.calibration.regression import ProbabilityModel
 from doubtless.calibration.surroundings import (
     FAINT,

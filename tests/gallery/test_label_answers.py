@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doubtless.calibration.fit import Targets
+from doubtless.calibration.promise import WORST
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer, Gallery
-from doubtless.gallery.judge import WORST
 from tests.gallery.galleries import gallery
 
 NUMBER = r"(?:between |, | and |or )?([^,;:]+?) \((\d\.\d\d)\)"

@@ -153,7 +153,10 @@ class LabelDistribution:
         self, hits: LabelHits, *, vectors: Vectors | None = None, unknown: float = UNKNOWN
     ) -> Distribution:
         """Probabilities of queries from outside. The hits must reach as deep as when it was fitted."""
-        return self.weights(evidence(hits, self.by, vectors=vectors), unknown=unknown)
+        found = self.weights(evidence(hits, self.by, vectors=vectors), unknown=unknown)
+        # What is asked beside a query must not change what it is told, not even in the last digits.
+        chance = found.probability.round(decimals=9)
+        return Distribution(found.label, chance, (1 - chance.sum(1)).clamp_min(0).round(decimals=9))
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON for `Index.attach`."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from doubtless.calibration.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
+from doubtless.search.hits import Hits
 
 NARROW, WIDE = 0.25, 1.0
 """Widths of the two kernels, in deviations of the first score."""
@@ -58,6 +59,12 @@ class LabelHits:
             )
         if (self.row is None) != (self.query is None):
             raise InputError("Vectors of queries need the rows of their hits, and rows the vectors.")
+
+    @classmethod
+    def of(cls, hits: Hits, query: Tensor) -> LabelHits:
+        """Of a search by labelled items, with the queries' vectors (n, D)."""
+        assert hits.label is not None
+        return cls(hits.label, hits.score, hits.row, query)
 
     def __len__(self) -> int:
         return self.label.shape[0]
@@ -229,8 +236,9 @@ def _from_means(
         sums = items.new_zeros(len(rows), width, dim)
         sums.scatter_add_(1, where.unsqueeze(2).expand_as(items), items)
         count = torch.zeros_like(distance[part]).scatter_add_(1, where, labelled[part].double())
-        means = metric(sums / count.clamp_min(1).unsqueeze(2).to(items.dtype)).double()  # (c, M, D)
-        query = metric(hits.query[part]).double().unsqueeze(1)
+        # In float64: products of a batch of one and of many differ in their last digits.
+        means = metric(sums.double() / count.clamp_min(1).unsqueeze(2))  # (c, M, D)
+        query = metric(hits.query[part].double()).unsqueeze(1)
         distance[part] = -(query - means).square().sum(2) * count / (count + 1)
         cosine[part] = torch.cosine_similarity(query, means, dim=2)
     return {"distance": distance, "cosine": cosine}

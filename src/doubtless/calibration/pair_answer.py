@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from doubtless.calibration.pair_promise import Side, is_said, least_score, promised
+from doubtless.calibration.pair_promise import Side, least_score, promised
 from doubtless.calibration.pairs import PairCalibrator, check_prior
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.surroundings import Both
@@ -90,7 +90,7 @@ def decided(
     score = odds if side == "same" else -odds
     if score >= least_score(promise) and chance != 0.5:
         return side, f"{side.capitalize()}. {why}"
-    if is_said(promise):
+    if promise.is_worth_keeping:
         return "cannot-tell", f"Cannot tell: {_not_enough(pairs, promise, chance, prior)}. {why}"
     return "cannot-tell", f"Cannot tell: {why[0].lower()}{why[1:]}"
 

@@ -40,8 +40,6 @@ Side = Literal["same", "different"]
 CALLED = {"same": "the same", "different": "different"}
 NAMES = ("odds", "beyond", "same", "label", "couple", "apart", "unknown")
 THINNING_SEED = 0
-WORST = 0.25
-"""Where the target cannot be promised, the least error that can is, up to this one; beyond, nothing is decided."""
 
 
 @dataclass(frozen=True)
@@ -167,20 +165,15 @@ def promised(promise: Promise, side: Side, terms: PairTerms) -> str:
     needed = promise.outlook.labels
     more = "" if needed is None else f"; it would take about {needed} {units} like these"
     refused = f"{terms.target_error:.1%} cannot be promised from {promise.labels} {units}{more}"
-    if is_said(promise):
+    if promise.is_worth_keeping:
         return f"{kept}; {refused}."
     least = f"the least that can is {promise.bound:.1%}" if promise.bound < 1 else "nothing below 100% can"
     return f"Of pairs called {called}, {among}, an error of at most {refused}; {least}."
 
 
-def is_said(promise: Promise) -> bool:
-    """Whether a side is said at all: under the target, or under the least that can be, if that is not much."""
-    return promise.met or promise.bound <= WORST
-
-
 def least_score(promise: Promise) -> float:
     """The log-odds from which on a side is said; inf: never."""
-    return promise.fallback if is_said(promise) else math.inf
+    return promise.fallback if promise.is_worth_keeping else math.inf
 
 
 def figures(promise: Promise) -> dict[str, Any]:
@@ -189,6 +182,6 @@ def figures(promise: Promise) -> dict[str, Any]:
         "met": promise.met,
         "bound": promise.bound,
         "error": promise.error,
-        "decided": promise.known_answered if is_said(promise) else 0.0,
+        "decided": promise.known_answered if promise.is_worth_keeping else 0.0,
         "drawn": promise.labels,
     }

@@ -42,6 +42,8 @@ SHARES = (0.1, 0.8, 0.1)
 LATEST = 0.25
 """Coverage that starts are counted from, at most: strict ones show what can be promised in the target's place."""
 LARGER_TARGETS = 60
+WORST = 0.25
+"""Where what was asked cannot be promised, a larger share of wrong answers is, up to this one; beyond, none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +95,11 @@ class Promise:
     def at(self, **changes: Any) -> Promise:
         """The same calibration queries under other terms, named as in `Terms`."""
         return Promise.of(self.outcomes, replace(self.terms, **changes))
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """Whether the bound is the target, or small enough to answer by in its place."""
+        return self.met or self.bound <= WORST
 
     def answers(self, score: Tensor) -> Tensor:
         """Whether queries of this score (n,) are answered, (n,) bool."""

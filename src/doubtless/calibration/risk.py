@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from doubtless.calibration.open_risk import largest_rate
 from doubtless.errors import InputError
 from doubtless.metrics.ranking import Ranking, check_scores
 
@@ -140,11 +141,7 @@ def upper_bound(errors: Tensor, count: Tensor, *, confidence: float) -> Tensor:
     >>> upper_bound(torch.tensor([0]), torch.tensor([59]), confidence=0.95).item() < 0.05
     True
     """
-    from scipy.special import betaincinv
-
-    errors, count = errors.double(), count.double()
-    rate = betaincinv((errors + 1).numpy(), (count - errors).clamp_min(1e-9).numpy(), confidence)
-    return torch.where(errors >= count, 1.0, torch.from_numpy(rate))
+    return torch.from_numpy(largest_rate(errors.numpy(), count.numpy(), 1 - confidence))
 
 
 def error_p_value(errors: Tensor, count: Tensor, *, target: float) -> Tensor:

@@ -63,7 +63,7 @@ class WithinMetric:
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Vectors (…, D) in this metric, in which Euclidean distances count."""
-        return (vectors - self.mean) @ self.transform
+        return (vectors - self.mean.to(vectors.dtype)) @ self.transform.to(vectors.dtype)
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
         """What `from_tensors` needs."""

@@ -219,23 +219,33 @@ class Doubt:
     ) -> Signals:
         """Every signal this doubt was fitted with; one that cannot be had is a sentence."""
         signals = hit_signals(hits, positions=positions)
-        if queries is not None:
-            signals |= query_signals(queries)
-        described = queries.direction if features is None and queries is not None else features
-        if self.wants_features and features is None and "novelty" in self.tails:
-            usual = self.tails["novelty"].sample.median()  # nobody looked: neither new nor known
-            signals["novelty"] = usual.double().expand(len(hits)).to(hits.score.device)
-        elif self.novelty is not None and described is not None:
-            away = self.novelty.distance(described, exclude=itself)
-            signals["novelty"] = away.double().to(hits.score.device)
-        if self.leverage is not None and queries is not None:
-            signals["leverage"] = self.leverage.of(queries.direction, own=itself is not None)
+        signals |= self.own_signals(len(hits), features, queries=queries, itself=itself)
         if missing := [name for name in self.tails if name not in signals]:
             raise InputError(
                 f"The doubt was fitted with {', '.join(missing)}; give the embedded queries (and their features, "
                 "where it was fitted with features)."
             )
         return {name: signals[name].to(hits.score.device) for name in self.tails}
+
+    def own_signals(
+        self,
+        count: int,
+        features: Tensor | None = None,
+        *,
+        queries: Embedding | None = None,
+        itself: Tensor | None = None,
+    ) -> Signals:
+        """What that many queries say of themselves, whatever they found; arguments as of `of`."""
+        signals = {} if queries is None else query_signals(queries)
+        described = queries.direction if features is None and queries is not None else features
+        if self.wants_features and features is None and "novelty" in self.tails:
+            usual = self.tails["novelty"].sample.median()  # nobody looked: neither new nor known
+            signals["novelty"] = usual.double().expand(count)
+        elif self.novelty is not None and described is not None:
+            signals["novelty"] = self.novelty.distance(described, exclude=itself).double()
+        if self.leverage is not None and queries is not None:
+            signals["leverage"] = self.leverage.of(queries.direction, own=itself is not None)
+        return signals
 
     @property
     def wants_features(self) -> bool:

@@ -26,6 +26,7 @@ from doubtless.gallery import label_calibration
 from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
 from doubtless.gallery.pairs import fit_pairs, surroundings
+from doubtless.gallery.queries import some_of
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits, hits_without_class, without_itself
 
@@ -201,13 +202,13 @@ def calibration_queries(
         raise InputError("The index has no labels to calibrate on; add them, or calibrate on pairs.")
     alone = queries is None
     if queries is None or labels is None:
-        chosen = _some((codes >= 0).nonzero().squeeze(1), most, seed)
+        chosen = some_of((codes >= 0).nonzero().squeeze(1), most, seed)
         own, label = index.rows[chosen], codes[chosen]
         queries = index.embedding(own)
     else:
         code_of = {name: code for code, name in enumerate(index.label_names)}
         everything = torch.tensor([code_of.get(name, -1) for name in labels])
-        chosen = _some(torch.arange(len(queries)), most, seed)
+        chosen = some_of(torch.arange(len(queries)), most, seed)
         queries, label, own = queries[chosen], everything[chosen], None
     counted = codes[codes >= 0].bincount(minlength=int(label.max()) + 1)
     matches = torch.where(label >= 0, counted[label.clamp_min(0)], 0) - int(alone)
@@ -236,7 +237,7 @@ def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits 
     codes = index.labels
     if len(codes) * index.dim > MOST_NUMBERS or int((codes >= 0).sum()) == int((codes == label[0]).sum()):
         return None
-    some = _some(torch.arange(len(label)), MOST_ABSENT, seed)
+    some = some_of(torch.arange(len(label)), MOST_ABSENT, seed)
     score = index.settings.score
     found = hits_without_class(
         queries[some], label[some], index.embedding(), codes, k=distribution.DEPTH, score=score
@@ -277,11 +278,3 @@ def _abstention(control: RiskControl) -> dict[str, Any]:
         "queries",
     )
     return {name: getattr(control, name) for name in names} | {"sentence": control.sentence()}
-
-
-def _some(rows: Tensor, most: int, seed: int) -> Tensor:
-    """At most so many of the rows, in their order."""
-    if len(rows) <= most:
-        return rows
-    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
-    return rows[drawn.sort().values]

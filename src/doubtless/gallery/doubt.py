@@ -62,7 +62,7 @@ class DoubtFitter:
         rows, most = index.rows, MOST_IMAGES if seen else MOST_ITEMS
         if len(rows) > most:
             rows = rows[torch.randperm(len(rows), generator=self.generator)[:most].sort().values]
-        self.itself = None if own is None else _places(own, rows)
+        self.itself = None if own is None else places_among(own, rows)
         self.features = None
         if seen:
             assert features_of is not None
@@ -123,7 +123,7 @@ def _joined(rows: Tensor, own: Tensor, features: Tensor, features_of: FeaturesOf
     return whole
 
 
-def _places(own: Tensor, rows: Tensor) -> Tensor:
+def places_among(own: Tensor, rows: Tensor) -> Tensor:
     """Where each row (n,) stands among rising `rows`; −1 where it does not."""
     place = torch.searchsorted(rows, own).clamp_max(len(rows) - 1)
     return torch.where(rows[place] == own, place, -1)

@@ -28,8 +28,6 @@ from doubtless.search.hits import Hits
 
 GROWN = 1.25
 """A gallery that has grown or shrunk by this factor since is warned of."""
-WORST = 0.25
-"""Where what was asked cannot be promised, a larger share of wrong answers is, up to this one; beyond, none."""
 
 
 class DoubtLike(Protocol):
@@ -144,10 +142,9 @@ class Judge:
         calibrated, kept = self.calibrated, self.calibrated.promise
         assert calibrated.distribution is not None
         assert kept is not None
-        near = calibrated.distribution(
-            label_hits(hits, embedding), vectors=index.directions, unknown=kept.terms.unknown
-        )
-        odd = oddness(self._following(index), hits, features, embedding)
+        first = LabelHits.of(hits.first(LABEL_DEPTH), embedding.direction)  # whatever more was asked for
+        near = calibrated.distribution(first, vectors=index.directions, unknown=kept.terms.unknown)
+        odd = oddness(self._following(index), embedding, features)
         told = near.with_foreign(odd.foreign).by_probability()
         assert hits.label is not None
         sizes = None
@@ -242,8 +239,7 @@ class Judge:
         """What is decided by; where the target cannot be promised, what can be, unless that is too little."""
         control, kept = self.calibrated.risk, self.calibrated.promise
         if kept is not None:
-            answers = kept.fallback < torch.inf and kept.bound <= max(WORST, kept.terms.target_error)
-            least = kept.fallback if answers else torch.inf
+            least = kept.fallback if kept.is_worth_keeping else torch.inf
             return Terms(
                 threshold=1 - least,
                 least=least,
@@ -287,13 +283,6 @@ class Judge:
                 "images."
             )
         return tuple(warnings)
-
-
-def label_hits(hits: Hits, queries: Embedding) -> LabelHits:
-    """Hits as labels are judged by: the first of them, whatever more was asked for."""
-    first = hits.first(LABEL_DEPTH)
-    assert first.label is not None
-    return LabelHits(first.label, first.score, first.row, queries.direction)
 
 
 def _decided(told: Distribution, terms: Terms) -> Tensor:

@@ -25,8 +25,9 @@ from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.calibrated import LABELS, Calibrated
-from doubtless.gallery.doubt import DoubtFitter
+from doubtless.gallery.doubt import DoubtFitter, places_among
 from doubtless.gallery.label_doubt import oddness
+from doubtless.gallery.queries import some_of
 from doubtless.index.base import Index
 from doubtless.metrics.calibration import match_ece
 from doubtless.metrics.ood import auroc
@@ -56,12 +57,12 @@ def calibrate(
     """Fits and calibrates; `queries` (n) are the known ones, at rows `own` (n,) of the index or from outside."""
     if len(known) < FEWEST:
         raise InputError(f"Calibration needs at least {FEWEST} labelled queries, got {len(known)}.")
-    some = _some(len(known), MOST, seed)
+    some = some_of(torch.arange(len(known)), MOST, seed)
     doubt = None if fitter is None else fitter.fitted_on(some)
     known, queries = known[some], queries[some]
     own = None if own is None else own[some]
     fitted = fit_distribution(_searches(index, known, queries, own, seed), seed=seed)
-    foreign = _foreign(doubt, fitter, known, queries, some)
+    foreign = _foreign(doubt, fitter, queries, some)
     assert known.absent is not None
     asked = _asked(known.absent)
     present, absent = fitted.unseen(unknown=targets.unknown)
@@ -110,27 +111,20 @@ def _searches(index: Index, known: Known, queries: Embedding, own: Tensor | None
     assert known.absent is not None
     asked = _asked(known.absent)
     labelled = (index.labels >= 0).nonzero().squeeze(1)
-    chosen = labelled[_some(len(labelled), MOST_SAMPLED, seed)]
+    chosen = some_of(labelled, MOST_SAMPLED, seed)
     rows = index.rows[chosen]
-    place = None
-    if own is not None:
-        at = torch.searchsorted(rows, own).clamp_max(len(rows) - 1)
-        place = torch.where(rows[at] == own, at, -1)
-    sample = Sample(index.directions(rows), index.labels[chosen], place)
+    sample = Sample(
+        index.directions(rows), index.labels[chosen], None if own is None else places_among(own, rows)
+    )
     direction = queries.direction.float()
     return Searches(
-        _label_hits(known.hits, direction),
+        LabelHits.of(known.hits, direction),
         known.label,
-        _label_hits(known.absent[asked], direction[asked]),
+        LabelHits.of(known.absent[asked], direction[asked]),
         known.label[asked],
         vectors=index.directions,
         sample=sample,
     )
-
-
-def _label_hits(hits: Hits, direction: Tensor) -> LabelHits:
-    assert hits.label is not None
-    return LabelHits(hits.label, hits.score, hits.row, direction)
 
 
 def _asked(absent: Hits) -> Tensor:
@@ -138,14 +132,12 @@ def _asked(absent: Hits) -> Tensor:
     return absent.found[:, 0].nonzero().squeeze(1)
 
 
-def _foreign(
-    doubt: Doubt | None, fitter: DoubtFitter | None, known: Known, queries: Embedding, some: Tensor
-) -> Tensor:
+def _foreign(doubt: Doubt | None, fitter: DoubtFitter | None, queries: Embedding, some: Tensor) -> Tensor:
     if doubt is None or fitter is None:
-        return torch.zeros(len(known), dtype=torch.double)
+        return torch.zeros(len(queries), dtype=torch.double)
     features = None if fitter.features is None else fitter.features[some]
     itself = None if fitter.itself is None else fitter.itself[some]
-    return oddness(doubt, known.hits, features, queries, itself).foreign
+    return oddness(doubt, queries, features, itself).foreign
 
 
 def _covering(present: Distribution, label: Tensor) -> CoveringSets:
@@ -165,10 +157,3 @@ def _figures(fitted: FittedDistribution, present: Distribution, known: Known) ->
         "match_ece": match_ece(here.first[1], here.first[0] == known.label),
         "none_auroc": auroc(even.none, gone.none),
     }
-
-
-def _some(count: int, most: int, seed: int) -> Tensor:
-    """At most so many positions, rising."""
-    if count <= most:
-        return torch.arange(count)
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most].sort().values

@@ -19,7 +19,6 @@ from doubtless.doubt.foreign import foreign_share
 from doubtless.doubt.parts import LITTLE, share_of_known
 from doubtless.doubt.signals import PART_OF
 from doubtless.embedding import Embedding
-from doubtless.search.hits import Hits
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +39,12 @@ class Oddness:
 
 
 def oddness(
-    doubt: Doubt | None, hits: Hits, features: Tensor | None, queries: Embedding, itself: Tensor | None = None
+    doubt: Doubt | None, queries: Embedding, features: Tensor | None, itself: Tensor | None = None
 ) -> Oddness:
     """By a fitted doubt. Features (n, F) that it wants and nobody has are not looked at, and no part of it."""
     if doubt is None or doubt.oddity is None:
-        return Oddness.none(len(hits))
-    signals = doubt.signals(hits, features, queries=queries, itself=itself)
+        return Oddness.none(len(queries))
+    signals = doubt.own_signals(len(queries), features, queries=queries, itself=itself)
     unseen = {"novelty"} if doubt.wants_features and features is None else set()
     surprise = doubt.oddity.surprise(signals)
     alone = {
@@ -54,7 +53,7 @@ def oddness(
         if name not in unseen
     }
     if not alone:
-        return Oddness.none(len(hits))
+        return Oddness.none(len(queries))
     total = sum(alone.values(), torch.full_like(surprise, 1e-12))
     sources: dict[str, Tensor] = {}
     for name, value in alone.items():

@@ -48,14 +48,24 @@ def of_labels(
     return f"No answer: {choices}; from {least:.2f} on at most {promised:.1%} of answers are wrong."
 
 
-def _choices(labels: Sequence[LabelChance], none: float) -> str:
-    """What comes into question, in falling order."""
+def in_question(labels: Sequence[LabelChance], none: float, called: str = NONE) -> list[LabelChance]:
+    """What a refusal lies between, in falling order: labels, the most probable given first, and none of them.
+
+    >>> [one.label for one in in_question([LabelChance("garlic", 0.6), LabelChance("leek", 0.01)], 0.3)]
+    ['garlic', 'none of the labels found']
+    """
     least = WORTH_NAMING * labels[0].probability
-    chances = [*((one.probability, one.label) for one in labels[:NAMED]), (none, NONE)]
-    ordered = sorted((pair for pair in chances if pair[0] >= least), key=lambda pair: -pair[0])[:NAMED]
-    named = [f"{name} ({chance:.2f})" for chance, name in ordered]
+    chances = [*labels[:NAMED], LabelChance(called, none)]
+    return sorted((one for one in chances if one.probability >= least), key=lambda one: -one.probability)[
+        :NAMED
+    ]
+
+
+def _choices(labels: Sequence[LabelChance], none: float) -> str:
+    ordered = in_question(labels, none)
+    named = [f"{one.label} ({one.probability:.2f})" for one in ordered]
     if len(named) == 1:
-        return f"{ordered[0][1]} has probability {ordered[0][0]:.2f}"
+        return f"{ordered[0].label} has probability {ordered[0].probability:.2f}"
     return f"it lies between {', '.join(named[:-1])} and {named[-1]}"
 
 

@@ -70,16 +70,7 @@ def contrastive_ggn(
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         points = _embed(features, weight, bias)
-        if pair_weights is None:
-            pairs = pair_weight_matrix(
-                points.unit,
-                _needed(labels),
-                margin=margin,
-                negative_weight=negative_weight,
-                reduction=reduction,
-            )
-        else:
-            pairs = _checked_pair_weights(pair_weights, points.unit)
+        pairs = _pairs_of(points, labels, pair_weights, margin, negative_weight, reduction)
         if approximation == "positive":
             pairs = pairs.clamp_min(0)
         return _diagonal(points, pairs, geometry=geometry, cross=approximation != "fixed")
@@ -273,6 +264,22 @@ def check_names(*, geometry: str, approximation: str) -> None:
     ):
         if value not in known:
             raise InputError(f"There is no {name} {value!r}{nearest(value, known)}")
+
+
+def _pairs_of(
+    points: _Points,
+    labels: Tensor | None,
+    pair_weights: Tensor | None,
+    margin: float,
+    negative_weight: float,
+    reduction: Reduction,
+) -> Tensor:
+    """y_ij (B, B) in both orders: as given, or those of the contrastive loss."""
+    if pair_weights is not None:
+        return _checked_pair_weights(pair_weights, points.unit)
+    return pair_weight_matrix(
+        points.unit, _needed(labels), margin=margin, negative_weight=negative_weight, reduction=reduction
+    )
 
 
 def _needed(labels: Tensor | None) -> Tensor:

@@ -42,13 +42,12 @@ from doubtless.laplace.curvature import (
     Approximation,
     Geometry,
     _check,
-    _checked_pair_weights,
     _embed,
-    _needed,
+    _pairs_of,
     _Points,
     _pull,
 )
-from doubtless.laplace.pairs import _pair_counts, _pair_types, _reciprocal, pair_weight_matrix
+from doubtless.laplace.pairs import _pair_counts, _pair_types, _reciprocal
 from doubtless.laplace.symmetric import SymmetricSum
 from doubtless.losses.contrastive import Reduction
 
@@ -97,16 +96,7 @@ def kronecker_ggn(
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         points = _embed(features, weight, bias)
-        if pair_weights is None:
-            pairs = pair_weight_matrix(
-                points.unit,
-                _needed(labels),
-                margin=margin,
-                negative_weight=negative_weight,
-                reduction=reduction,
-            )
-        else:
-            pairs = _checked_pair_weights(pair_weights, points.unit)
+        pairs = _pairs_of(points, labels, pair_weights, margin, negative_weight, reduction)
         if approximation == "positive":
             pairs = pairs.clamp_min(0)
         return ggn_of_pairs(points, pairs, geometry=geometry, cross=approximation != "fixed")

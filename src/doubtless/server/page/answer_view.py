@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from doubtless.gallery.answer import Answer, AnswerHit
+from doubtless.gallery.reasons import in_question
 from doubtless.report.page import text
 
 EQUALLY_NEAR = 0.95
@@ -58,13 +59,10 @@ def decision_sentence(answer: Answer) -> str:
 
 def _between(answer: Answer) -> str:
     """The labels it lies between, most probable first, and nothing in the gallery where that is as probable."""
-    chances = [(one.probability, one.label) for one in answer.labels[:3]]
-    chances.append((answer.none or 0.0, "nothing in the gallery"))
-    first, *others = sorted(chances, key=lambda pair: -pair[0])
-    named = [f"{name} ({percent(chance)})" for chance, name in others[:2] if chance >= 0.1 * first[0]]
-    if not named:
-        return f"{first[1]} is {percent(first[0])} likely, which is less than was asked for"
-    return f"{first[1]} ({percent(first[0])}) or {' or '.join(named)}"
+    ordered = in_question(answer.labels, answer.none or 0.0, "nothing in the gallery")
+    if len(ordered) == 1:
+        return f"{ordered[0].label} is {percent(ordered[0].probability)} likely, which is less than was asked for"
+    return " or ".join(f"{one.label} ({percent(one.probability)})" for one in ordered)
 
 
 def drifted(answer: Answer) -> bool:
