@@ -1,9 +1,11 @@
 """The front door: an index, its model, its calibration and its doubt, asked together."""
 
+from doubtless.calibration.pair_answer import PairAnswer
 from doubtless.gallery.answer import Answer, AnswerHit, LabelChance
 from doubtless.gallery.answers import Answers
-from doubtless.gallery.gallery import Gallery, Item, PairAnswer
+from doubtless.gallery.gallery import Gallery
 from doubtless.gallery.queries import Queries
+from doubtless.index.items import Item
 
 open = Gallery.open  # `doubtless.open(PLACE)`
 

@@ -32,7 +32,7 @@ from doubtless.search.hits import Hits, hits_without_class, without_itself
 
 if TYPE_CHECKING:
     from doubtless.data import Progress
-    from doubtless.gallery.gallery import Gallery
+    from doubtless.gallery.base import OpenGallery
 
 NoveltyOf = Literal["auto", "features", "directions", "leverage"]
 MOST = 20_000
@@ -161,7 +161,7 @@ def compare_by_run(
 
 
 def feature_reader(
-    gallery: Gallery, novelty: NoveltyOf, *, progress: Progress | None = None
+    gallery: OpenGallery, novelty: NoveltyOf, *, progress: Progress | None = None
 ) -> ItemFeatures | None:
     """Reads features of the items' images, where these are asked for or, by "auto", can be had."""
     if novelty not in get_args(NoveltyOf):
@@ -171,7 +171,7 @@ def feature_reader(
     return ItemFeatures(gallery.index, gallery.model, progress=progress)
 
 
-def _can_look(gallery: Gallery) -> bool:
+def _can_look(gallery: OpenGallery) -> bool:
     """Whether the model and the images that it has embedded can be found."""
     try:
         return gallery.find_model() is not None and images_are_there(gallery.index)

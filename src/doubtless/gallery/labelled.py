@@ -37,7 +37,8 @@ from doubtless.ingest.vectors import read_labels, relabelled
 
 if TYPE_CHECKING:
     from doubtless.data import Progress
-    from doubtless.gallery.gallery import Gallery
+    from doubtless.gallery.asking import Asking
+    from doubtless.gallery.base import OpenGallery
     from doubtless.gallery.queries import Pictures
 
 MOST_ASKED = 4_000
@@ -96,7 +97,7 @@ class LabelledQueries:
 
 
 def labelled_queries(
-    place: str | Path, gallery: Gallery, *, labels: str | Path | None = None, meter: Meter | None = None
+    place: str | Path, gallery: OpenGallery, *, labels: str | Path | None = None, meter: Meter | None = None
 ) -> LabelledQueries:
     """Reads labelled queries from where they are; images are embedded by the gallery's model.
 
@@ -193,7 +194,7 @@ class Outside(NamedTuple):
     read: LabelledQueries | None = None
     """Where they were read from a place."""
 
-    def noted(self, gallery: Gallery, record: dict[str, Any]) -> dict[str, Any]:
+    def noted(self, gallery: Asking, record: dict[str, Any]) -> dict[str, Any]:
         """The calibration's record and, where queries were read from a place, what became of them; kept with it.
 
         Queries of labels that the gallery does not have are asked, now that it is calibrated.
@@ -212,7 +213,7 @@ class Outside(NamedTuple):
 
 
 def outside(
-    gallery: Gallery,
+    gallery: OpenGallery,
     queries: Pictures | Embedding | LabelledQueries | str | Path | None,
     labels: Sequence[str] | str | Path | None,
     *,
@@ -263,7 +264,7 @@ def _labels_of(index: Index) -> set[str]:
 
 
 def _shards(
-    path: Path, gallery: Gallery, known: set[str], labels: str | Path | None, meter: Meter | None
+    path: Path, gallery: OpenGallery, known: set[str], labels: str | Path | None, meter: Meter | None
 ) -> Iterator[EmbeddedShard]:
     """Embedded queries; where labels are known before images are read, they are looked at before."""
     if path.suffix.lower() == ".csv" and not path.is_dir():
@@ -294,7 +295,7 @@ def _look_ahead(path: Path, known: set[str]) -> None:
         _must_know_some(path, [file.split("/")[0] if "/" in file else None for file in files], known)
 
 
-def _listed_images(path: Path, gallery: Gallery, known: set[str], meter: Meter | None) -> EmbeddedShard:
+def _listed_images(path: Path, gallery: OpenGallery, known: set[str], meter: Meter | None) -> EmbeddedShard:
     """The images that a CSV names, with its labels."""
     table = read_labels(path, named_by=NAMED_BY)
     _must_know_some(path, table.labels, known)

@@ -1,0 +1,110 @@
+"""What a gallery is asked: of pictures, of its own items, of two pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, overload
+
+from torch import Tensor
+
+from doubtless.calibration.features import DEPTH
+from doubtless.calibration.pair_answer import PairAnswer
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.gallery.answer import Answer
+from doubtless.gallery.answers import Answers
+from doubtless.gallery.base import OpenGallery
+from doubtless.gallery.judge import Judge
+from doubtless.gallery.pairs import compare as compare_in
+from doubtless.gallery.queries import Picture, Pictures, Queries, is_picture
+from doubtless.search.hits import without_itself
+
+if TYPE_CHECKING:
+    from doubtless.index.filters import Where
+    from doubtless.index.settings import IndexScore
+
+
+class Asking(OpenGallery):
+    """An open gallery that answers."""
+
+    @overload
+    def ask(  # type: ignore[overload-overlap]  # a string is a sequence of strings, too
+        self,
+        what: Picture,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+    ) -> Answer: ...
+
+    @overload
+    def ask(
+        self,
+        what: Pictures | Embedding | Queries,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+    ) -> Answers: ...
+
+    def ask(
+        self,
+        what: Picture | Pictures | Embedding | Queries,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+    ) -> Answer | Answers:
+        """What the gallery thinks of a picture; of several, or of an embedding, one answer each.
+
+        k            hits that are shown
+        where        only items for which it holds are searched: ``{"label": ["cat"], "year": 2024}``
+        confidence   1 − α of the covering set, in (0, 1)
+        score        another score than the gallery's own to rank by: hits are then shown and not judged
+        """
+        if k < 1:
+            raise InputError(f"k must be at least 1, got {k}.")
+        if not 0 < confidence < 1:
+            raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
+        one = is_picture(what)
+        queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
+        judge = self.judge
+        if score is not None and score != self.index.settings.score:
+            judge = Judge.of_nothing(score)
+        hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
+        answers = judge.answers(
+            hits,
+            queries.embedding,
+            self.index,
+            k=k,
+            confidence=confidence,
+            features=queries.features,
+            filtered=bool(where),
+        )
+        return answers[0] if one else answers
+
+    def ask_items(self, rows: Tensor, k: int = 10) -> Answers:
+        """What the gallery thinks of its own items at some rows (n,), each among all others."""
+        embedding = self.index.embedding(rows)
+        hits = without_itself(self.index.search(embedding, max(self.judge.depth(k), DEPTH) + 1), rows)
+        return self.judge.answers(hits, embedding, self.index, k=k)
+
+    def compare(
+        self,
+        first: Picture | Embedding,
+        second: Picture | Embedding,
+        *,
+        prior: float = 0.5,
+        target_error: float | None = None,
+    ) -> PairAnswer:
+        """Do two pictures, or embeddings of one item each, show the same? `prior`: how likely that is before.
+
+        target_error: share of the pairs decided alike that may be wrong; None: as calibrated.
+        """
+        one, other = (
+            what if isinstance(what, Embedding) else self.read([what]).embedding for what in (first, second)
+        )
+        one, other, pairs = self.fitted(one), self.fitted(other), self.judge.calibrated.pairs
+        return compare_in(self.index, pairs, one, other, prior=prior, target_error=target_error)

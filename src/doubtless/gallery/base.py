@@ -1,0 +1,132 @@
+"""What a gallery is made of: an index, the model that embeds for it, and what was calibrated for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from torch import Tensor
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.judge import Judge
+from doubtless.gallery.model import ModelLike, ModelOf, recorded_model
+from doubtless.gallery.queries import Pictures, Queries
+from doubtless.index.backends import folder_beside
+from doubtless.index.base import Index
+from doubtless.index.forms import fitting
+
+if TYPE_CHECKING:
+    from doubtless.data import Progress
+    from doubtless.ingest.create import Filled
+    from doubtless.methods import Described
+    from doubtless.runs.model import Model
+
+
+class OpenGallery:
+    """An open index with its model and its judge, both read when they are first needed."""
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        model: ModelLike | None = None,
+        target_error: float | None = None,
+        error_confidence: float | None = None,
+        unknown: float | None = None,
+    ) -> None:
+        """Around an open index. `model` names another place of the model than the one the index remembers;
+        `target_error`, `error_confidence` and `unknown` ask for another promise than the calibrated one."""
+        self.index = index
+        self.filled: Filled | None = None  # what `create` has put in
+        self._model_of = ModelOf(index, model)
+        self._promise = target_error, error_confidence, unknown
+        self._judge: Judge | None = None
+
+    @property
+    def model(self) -> Model:
+        """What embeds for this gallery, loaded when first needed; a sentence where it names none."""
+        return self._model_of.needed()
+
+    def find_model(self) -> Model | None:
+        """The same, or None for a gallery of vectors without one."""
+        return self._model_of.found()
+
+    @property
+    def judge(self) -> Judge:
+        """What was calibrated, and what it makes of hits; read when first needed."""
+        if self._judge is None:
+            known, (target, confidence, unknown) = Calibrated.load(self.index), self._promise
+            self._judge = Judge(known, target_error=target, error_confidence=confidence, unknown=unknown)
+        return self._judge
+
+    def reload(self) -> None:
+        """Has what was calibrated read anew, as after a calibration by another process."""
+        self._judge = None
+
+    def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
+        """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them.
+
+        Embeddings become what the index keeps of such: doubt and probabilities were fitted on items in that form.
+        """
+        if isinstance(what, Queries):
+            return what
+        if isinstance(what, Embedding):
+            return Queries(fitting(what, self.index.settings))
+        return self._queries(self.model.describe(what, progress=progress))
+
+    def read_prepared(self, images: Tensor) -> Queries:
+        """The same of images (n, C, H, W) that the model's preparation has made."""
+        return self._queries(self.model.method.describe(images).to("cpu"))
+
+    def _queries(self, described: Described) -> Queries:
+        embedding = fitting(described.embedding, self.index.settings)
+        return Queries(embedding, described.features if self.judge.wants_features else None)
+
+    def fitted(self, embedding: Embedding) -> Embedding:
+        """As the index takes it; refused where it is of another kind, or points nowhere."""
+        fitted = fitting(embedding, self.index.settings)
+        lengths = fitted.direction.norm(dim=1)  # 0, or not finite where numbers are too large to be squared
+        if not bool(((lengths - 1).abs() < 1e-3).all()):
+            raise InputError("An embedding has a location without a direction: it is zero, or far too large.")
+        return fitted
+
+    def status(self) -> dict[str, Any]:
+        """What it holds and what it promises, in plain values."""
+        return {**self.index.holds(), **self.judge.status()}
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts, sizes, how it is searched, what was calibrated and, measured now, what its search misses."""
+        model = recorded_model(self.index)
+        return {**self.index.stats(), "run": None if model is None else str(model)}
+
+    def compact(self) -> tuple[int | None, int | None]:
+        """Gives the space of removed and updated items back; bytes before and after, where these are known."""
+        before = self.index.stats()["bytes"]
+        self.index.compact()
+        return before, self.index.stats()["bytes"]
+
+    @property
+    def folder(self) -> Path:
+        """Where files that belong to the gallery lie: in its folder, or beside a backend's address."""
+        return folder_beside(self.index.path)
+
+    def close(self) -> None:
+        """Lets go of the index. Closing twice is allowed."""
+        self.index.close()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Gallery({str(self.index.path)!r}, {len(self)} items)"

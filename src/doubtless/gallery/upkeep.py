@@ -1,0 +1,104 @@
+"""What changes a gallery: items that come and go, and what is calibrated on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.gallery.asking import Asking
+from doubtless.gallery.queries import Pictures
+from doubtless.index.items import Item
+
+if TYPE_CHECKING:
+    from doubtless.calibration.fit import Targets
+    from doubtless.data import Progress
+    from doubtless.gallery.calibration import NoveltyOf
+    from doubtless.gallery.content import ImageSources, Imported, Reading
+    from doubtless.gallery.labelled import LabelledQueries
+    from doubtless.ingest.create import Filled
+
+
+class Upkeep(Asking):
+    """What is done to a gallery, as opposed to what it is asked."""
+
+    def add(
+        self,
+        images: ImageSources | None = None,
+        *,
+        embedding: Embedding | Imported | None = None,
+        ids: Sequence[str] | None = None,
+        labels: Sequence[str | None] | None = None,
+        paths: Sequence[str | None] | None = None,
+        metadata: Sequence[Mapping[str, Any] | None] | None = None,
+        existing: str = "refuse",
+        reading: Reading | None = None,
+    ) -> Filled:
+        """Adds images or embeddings, as `create` takes them; durable when it returns, images shard by shard.
+
+        existing   what to do with ids that are there already: refuse, skip or update
+        """
+        from doubtless.gallery import content
+
+        if (images is None) == (embedding is None):
+            raise InputError("Images or an embedding are added; give one of the two.")
+        if images is not None:
+            return content.add_images(self.index, images, self.model, existing=existing, reading=reading)
+        vectors = content.vectors_of(embedding, ids=ids, labels=labels, paths=paths, metadata=metadata)
+        model = None if self._model_of.named is None else self.model
+        return content.add_vectors(self.index, vectors, model, existing=existing)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Takes items out, all or none; durable when it returns."""
+        self.index.remove(ids)
+
+    def item(self, id: str) -> Item | None:
+        """What is known of an item beside its embedding; None where there is no such item."""
+        row = self.index.rows_of([id]).get(id)
+        return None if row is None else self.index.items([row])[0]
+
+    def calibrate(
+        self,
+        targets: Targets | None = None,
+        *,
+        target_error: float | None = None,
+        queries: Pictures | Embedding | LabelledQueries | str | Path | None = None,
+        labels: Sequence[str] | str | Path | None = None,
+        pairs: Sequence[tuple[str, str, bool]] | None = None,
+        novelty: NoveltyOf = "auto",
+        most: int | None = None,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Calibrates match probability, abstention, covering sets, presence, pairs and doubt; returns the record.
+
+        targets    what is to be promised; `target_error` alone stands for the usual ones with another error
+        queries    with `labels`, or the place of labelled ones (`labelled_queries`); None: items search all others
+        pairs      ids of two items and whether they are the same: match probability only
+        novelty    what is looked at to tell what is new: "features" of the items' images, "directions", "leverage"
+                   (these and the space that they fill), or "auto": features where model and images are found
+        most       queries used, drawn at random with `seed` where there are more
+        """
+        from doubtless.gallery import calibration, labelled
+
+        if pairs is not None:
+            record = calibration.calibrate_on_pairs(self.index, pairs)
+        else:
+            given = labelled.outside(self, queries, labels, progress=progress)
+            # Of queries from outside only directions are compared, so no image is looked at again.
+            looked_at: NoveltyOf = novelty if queries is None else "directions"
+            record = calibration.calibrate(
+                self.index,
+                calibration.targets_of(targets, target_error),
+                queries=given.embedding,
+                labels=given.labels,
+                features_of=calibration.feature_reader(self, looked_at, progress=progress),
+                leverage=novelty == "leverage",
+                most=most or calibration.MOST,
+                seed=seed,
+            )
+            record = given.noted(self, record)
+        self.reload()
+        return record
