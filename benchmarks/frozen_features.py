@@ -45,6 +45,7 @@ SOURCES = {
     "all-grocery": Images("folder:grocery", size=112),
     "all-lfw": Images("lfw:lfw", size=128),
     "all-omniglot": Images("npz:omniglot.npz", size=112, classes=(150, 200)),
+    "whole-omniglot": Images("npz:omniglot.npz", size=112),
 }
 Features = dict[str, Tensor]
 

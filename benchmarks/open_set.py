@@ -5,6 +5,8 @@
 Data and weights lie below $DOUBTLESS_DATA. Features of EfficientNet-lite0 (frozen_features.py) are half-whitened by
 the training classes, those of a trained network come from the run of a suite (--run); what is made is kept in the
 cache, as is every division that was measured, so the command can be stopped and called again, with more divisions.
+A cache that holds the features (`cub.pt`, `trained-cub.pt` and so on) is all it needs, neither data nor weights;
+`--jobs 16` measures sixteen divisions at a time.
 It writes open-set.json and README.md, whatever number of divisions there is.
 
 The protocol, fixed before any of it was looked at. Only classes that no network was trained on take part.
@@ -46,13 +48,17 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from frozen_features import frozen_features
+from numpy.typing import NDArray
 from open_set_measures import Asked, auroc, calibration_errors, held, of_open_sets
 from open_set_page import write_results
 from torch import Tensor
@@ -122,7 +128,7 @@ def divide(labels: Tensor, seed: int, share: float = IN_GALLERY) -> Division:
 
 def searched(photos: Photos, queries: Tensor, gallery: Tensor, *, without: str = "") -> LabelHits:
     """The first hits of queries (n,) among the gallery's rows (g,), `without` nothing, itself or its label."""
-    score = photos.similarity[queries][:, gallery]
+    score = photos.similarity[queries.unsqueeze(1), gallery]
     label = photos.labels[gallery]
     if without == "itself":
         score.masked_fill_(queries.unsqueeze(1) == gallery, -torch.inf)
@@ -284,28 +290,56 @@ def same_classes(photos: Photos, others: Photos) -> Photos:
     return Photos(photos.vectors[both], photos.labels[both])
 
 
-def measured(photos: Photos, path: Path, divisions: int) -> list[Record]:
-    """The divisions 0, 1, … of a set, those that a file already has taken from there, new ones added to it."""
+def measured(photos: Photos, path: Path, divisions: int, jobs: int = 1) -> None:
+    """Adds to a file the divisions 0, 1, … of a set that it does not have yet, in their order."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    for seed in range(len(records), divisions):
-        records.append(measure(photos, seed))
+    there = len(path.read_text().splitlines()) if path.exists() else 0
+    for record in _records(photos, range(there, divisions), jobs):
         with path.open("a") as file:
-            file.write(json.dumps(records[-1]) + "\n")
-        print(f"{path.stem}: division {seed}", flush=True)
-    return records
+            file.write(json.dumps(record) + "\n")
+        print(f"{path.stem}: division {record['seed']}", flush=True)
 
 
-def measured_sets(cache: Path, runs: Mapping[str, str], names: list[str], divisions: int) -> None:
+def _records(photos: Photos, seeds: range, jobs: int) -> Iterator[Record]:
+    """What `measure` finds, in the order of the seeds, by one process or several of one thread each."""
+    if jobs == 1 or len(seeds) < 2:
+        yield from (measure(photos, seed) for seed in seeds)
+        return
+    with ProcessPoolExecutor(
+        min(jobs, len(seeds)),
+        mp_context=get_context("spawn"),
+        initializer=_begin,
+        initargs=(photos.vectors.numpy(), photos.labels.numpy()),
+    ) as pool:
+        yield from pool.map(_measure_here, seeds)
+
+
+_HERE: list[Photos] = []
+"""The photos of a process of a pool: sent once, not with every division."""
+
+
+def _begin(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
+    torch.set_num_threads(1)
+    _HERE.append(Photos(torch.from_numpy(vectors), torch.from_numpy(labels)))
+
+
+def _measure_here(seed: int) -> Record:
+    return measure(_HERE[-1], seed)
+
+
+def measured_sets(
+    cache: Path, runs: Mapping[str, str], names: list[str], divisions: int, jobs: int = 1
+) -> None:
     """All divisions of the sets, by frozen features and, where there is one, by a trained network."""
     for name in names:
         frozen = frozen_photos(name, cache)
-        measured(frozen, cache / "divisions" / f"{name}-frozen.jsonl", divisions)
+        measured(frozen, cache / "divisions" / f"{name}-frozen.jsonl", divisions, jobs)
         trained = trained_photos(name, cache, runs.get(name))
         if trained is None:
             print(f"{name}: no trained network (--run {name}=FOLDER)", flush=True)
             continue
-        measured(same_classes(trained, frozen), cache / "divisions" / f"{name}-trained.jsonl", divisions)
+        path = cache / "divisions" / f"{name}-trained.jsonl"
+        measured(same_classes(trained, frozen), path, divisions, jobs)
 
 
 def main() -> None:
@@ -316,10 +350,11 @@ def main() -> None:
     parser.add_argument("--run", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--sets", nargs="+", choices=list(FEATURES), default=list(FEATURES))
     parser.add_argument("--divisions", type=int, default=200)
+    parser.add_argument("--jobs", type=int, default=1, help="Processes, of one thread each.")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     runs = dict(run.split("=", 1) for run in options.run)
-    measured_sets(options.cache, runs, options.sets, options.divisions)
+    measured_sets(options.cache, runs, options.sets, options.divisions, options.jobs)
     write_results(options.cache / "divisions", options.out)
 
 

@@ -106,6 +106,19 @@ class TestEvidence:
                 cosine = float(z @ mean / (z.norm() * mean.norm()))
                 assert given.table["cosine"][q, m] == pytest.approx(cosine, abs=1e-5)
 
+    def test_what_is_asked_beside_a_query_does_not_matter(self) -> None:
+        # Among many queries items are fewer than means and go through the metric first; of one query means do.
+        items, label = made(5, 4)
+        queries, _ = made(5, 30, seed=3)
+        hits = found(queries @ items.T, label, queries, k=9)
+        by = Statistics(0.1, LabelSpread.fit(torch.ones(20), label), WithinMetric.fit(items, label))
+        together = evidence(hits, by, vectors=lambda rows: items[rows])
+        for q in range(0, len(queries), 29):
+            alone = evidence(hits[q : q + 1], by, vectors=lambda rows: items[rows])
+            width = alone.label.shape[1]
+            for name, value in alone.table.items():
+                assert torch.allclose(value, together.table[name][q : q + 1, :width], rtol=0, atol=1e-11)
+
     def test_a_label_far_behind_keeps_a_finite_kernel(self) -> None:
         hits = LabelHits(torch.tensor([[0, 1]]), torch.tensor([[1.0, -1.0]]))
         given = evidence(hits, Statistics(1e-3, LabelSpread.fit(torch.ones(2), torch.tensor([0, 1]))))
@@ -131,7 +144,7 @@ class TestEvidence:
 
 
 class TestWithin:
-    def test_the_metric_is_the_inverse_root_of_the_shrunk_covariance(self) -> None:
+    def test_the_metric_is_an_inverse_root_of_the_shrunk_covariance(self) -> None:
         items, label = made(6, 5)
         metric = WithinMetric.fit(items, label, shrinkage=0.3)
         covariance = torch.zeros(DIM, DIM, dtype=torch.double)
@@ -141,7 +154,16 @@ class TestWithin:
         covariance /= len(items) - 6
         wanted = 0.7 * covariance + 0.3 * covariance.trace() / DIM * torch.eye(DIM)
         transform = metric.transform.double()
-        assert torch.allclose(transform @ wanted @ transform, torch.eye(DIM, dtype=torch.double), atol=1e-4)
+        white = transform.T @ wanted @ transform
+        assert torch.allclose(white, torch.eye(DIM, dtype=torch.double), atol=1e-4)
+
+    def test_fewer_items_than_directions_leave_a_finite_metric(self) -> None:
+        items, label = made(2, 3)
+        metric = WithinMetric.fit(items, label, shrinkage=0.0)
+        inside = items - torch.stack([items[label == code].mean(0) for code in (0, 1)])[label]
+        assert bool(metric.transform.isfinite().all())
+        white = (inside @ metric.transform).double()
+        assert torch.linalg.eigvalsh(white.T @ white / 4)[-4:].tolist() == pytest.approx([1.0] * 4, abs=1e-2)
 
     def test_one_item_per_label_leaves_the_plain_metric(self) -> None:
         items, _ = made(6, 1)

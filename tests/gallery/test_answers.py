@@ -110,16 +110,18 @@ def test_asking_for_more_than_can_be_promised(calibrated: FolderIndex) -> None:
         Gallery(calibrated).ask(queries, k=0)
 
 
-def test_filters_and_a_grown_gallery_are_warned_of(tmp_path: Path) -> None:
+def test_a_filter_and_a_grown_gallery_are_galleries_of_their_own(tmp_path: Path) -> None:
     embedding, labels = gallery(200)
     more, their = gallery(100, seed=3)
     with fill(tmp_path / "index", embedding, labels) as index:
         Gallery(index).calibrate()
         filtered = Gallery(index).ask(embedding[:1], where={"parity": 1})[0]
-        assert "whole gallery" in filtered.warnings[-1]
+        assert not any("whole gallery" in warning for warning in filtered.warnings)
         assert all(hit.metadata["parity"] == 1 for hit in filtered.hits)
         index.add(more, [f"new {row}" for row in range(100)], labels=[str(label) for label in their.tolist()])
-        assert "200 items when" in Gallery(index).ask(embedding[:1])[0].warnings[-1]
+        warning = Gallery(index).ask(embedding[:1])[0].warnings[0]
+        assert "100 of its 300 items are new" in warning
+        assert "withdrawn" in warning
 
 
 def test_samples_are_asked_about_as_they_are_stored(tmp_path: Path) -> None:

@@ -167,6 +167,19 @@ def test_filters(shelves: Index, where: dict[str, Any], holds: Callable[[int], b
     for score in SCORES:
         hits = shelves.search(queries, 10, where=where, score=score)  # type: ignore[arg-type]
         assert_found(hits, brute_force(queries, gallery, 10, score=score), kept, 10)
+    rows = shelves.rows_where(where)
+    assert shelves.ids(rows) == [f"item {item}" for item in kept]
+
+
+def test_every_change_is_another_version(small: Index) -> None:
+    seen = {small.version}
+    small.update(POINTS[:1], ["a"])
+    seen.add(small.version)
+    small.remove(["b"])
+    seen.add(small.version)
+    small.attach("note", {}, {"a": 1})
+    seen.add(small.version)
+    assert len(seen) == 3
 
 
 def test_refused_searches(shelves: Index) -> None:

@@ -62,7 +62,8 @@ def test_filters_choose_what_is_searched(service: Service, picture: bytes) -> No
         service, "POST", "/v1/search", files={"image": picture}, data={"where": json.dumps(where)}
     ).json()
     assert {hit["label"] for hit in found["hits"]} <= set(where["label"])
-    assert any("whole gallery" in warning for warning in found["warnings"])
+    assert found["reason"].startswith("No probability: for the part that was searched there are 40 ")
+    assert found["probability"] is None
     body = {"embedding": {"location": [1.0] * 8}, "where": {"nothing": 3}}
     empty = send(service, "POST", "/v1/search", json=body).json()
     assert empty["decision"] == "not-in-gallery"
@@ -170,9 +171,25 @@ def test_a_read_only_service_changes_nothing(own_index: Path, picture: bytes) ->
         check_problem(send(service, "POST", "/v1/items", files={"image": picture}), 403)
         id = service.gallery.index.ids()[0]
         check_problem(send(service, "DELETE", f"/v1/items/{id}"), 403)
+        check_problem(send(service, "POST", "/v1/recalibrate"), 403)
         assert len(service.gallery.index) == 120
         writer.remove([id])  # what another process changes is seen
         assert send(service, "GET", "/v1/info").json()["items"] == 119
+
+
+def test_a_service_recalibrates_itself_and_goes_on(service: Service, picture: bytes) -> None:
+    for number in range(60):
+        location = torch.randn(8, generator=torch.Generator().manual_seed(number)).tolist()
+        body = {"embedding": {"location": location}, "label": f"class-{number % 6}"}
+        assert send(service, "POST", "/v1/items", json=body).status_code == 201
+    info = send(service, "GET", "/v1/info").json()
+    assert info["change"]["new"] == 60
+    assert "withdrawn" in info["withdrawn"]
+    done = send(service, "POST", "/v1/recalibrate").json()
+    assert (done["items"], done["new"], done["gone"]) == (180, 60, 0)
+    assert send(service, "GET", "/v1/info").json()["withdrawn"] is None
+    asked = send(service, "POST", "/v1/search", files={"image": picture}).json()
+    assert not any("withdrawn" in warning for warning in asked["warnings"])
 
 
 def test_a_token_is_needed_where_there_is_one(service: Service, picture: bytes) -> None:
@@ -249,7 +266,7 @@ def test_the_documentation_needs_nothing_from_outside(service: Service) -> None:
     document = send(service, "GET", "/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/search", "/v1/compare", "/v1/embed", "/v1/items", "/v1/items/{id}", "/v1/items/{id}/image", "/v1/info",
-        "/healthz",
+        "/healthz", "/v1/recalibrate",
     }  # fmt: skip
     for methods in document["paths"].values():
         for operation in methods.values():

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from doubtless.calibration.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
@@ -22,6 +23,8 @@ NARROW, WIDE = 0.25, 1.0
 NEIGHBORHOOD = 10
 AT_ONCE = 2**24
 """Numbers of items' vectors that are held at a time."""
+SMALLEST = 1e-8
+"""Length below which a vector has no direction, as in `torch.cosine_similarity`."""
 OF_SCORES = ("narrow", "wide")
 OF_VECTORS = ("distance", "cosine")
 
@@ -160,7 +163,7 @@ def evidence(
     if by.metric is not None:
         if vectors is None or hits.query is None:
             raise InputError("This model was fitted with vectors; the queries' and the items' are needed.")
-        table |= _from_means(hits, slot, width, by.metric, vectors)
+        table |= _from_means(hits, slot, label, by.metric, vectors)
     table = {name: value.masked_fill(~there, 0.0) for name, value in table.items()}
     return Evidence(label, table, _whole(score))
 
@@ -219,26 +222,49 @@ def _whole(score: Tensor) -> dict[str, Tensor]:
 
 
 def _from_means(
-    hits: LabelHits, slot: Tensor, width: int, metric: WithinMetric, vectors: Vectors
+    hits: LabelHits, slot: Tensor, label: Tensor, metric: WithinMetric, vectors: Vectors
 ) -> dict[str, Tensor]:
     """Distance and cosine (n, M) from each query to the mean of each label's hits, some queries at a time."""
     assert hits.row is not None
     assert hits.query is not None
-    labelled, (n, k), dim = hits.labelled, hits.row.shape, hits.query.shape[1]
-    distance = torch.zeros(n, width, dtype=torch.double, device=hits.score.device)
-    cosine = torch.zeros_like(distance)
-    step = max(1, AT_ONCE // max(1, k * dim))
-    for start in range(0, n, step):
+    there, labelled = label >= 0, hits.labelled
+    found: dict[str, Tensor] = {
+        name: torch.zeros(label.shape, dtype=torch.double, device=label.device) for name in OF_VECTORS
+    }
+    step = max(1, AT_ONCE // max(1, hits.row.shape[1] * hits.query.shape[1]))
+    for start in range(0, len(hits), step):
         part = slice(start, start + step)
-        rows = torch.where(labelled[part], hits.row[part], 0)
-        items = vectors(rows.flatten()).view(*rows.shape, dim) * labelled[part].unsqueeze(2)
-        where = slot[part]
-        sums = items.new_zeros(len(rows), width, dim)
-        sums.scatter_add_(1, where.unsqueeze(2).expand_as(items), items)
-        count = torch.zeros_like(distance[part]).scatter_add_(1, where, labelled[part].double())
+        query, pair = there[part].nonzero(as_tuple=True)[0], there[part].flatten().cumsum(0) - 1
+        of_hit = pair.view(there[part].shape).gather(1, slot[part])[labelled[part]]  # (hits,)
+        means, count = _means(hits.row[part][labelled[part]], of_hit, len(query), metric, vectors)
         # In float64: products of a batch of one and of many differ in their last digits.
-        means = metric(sums.double() / count.clamp_min(1).unsqueeze(2))  # (c, M, D)
-        query = metric(hits.query[part].double()).unsqueeze(1)
-        distance[part] = -(query - means).square().sum(2) * count / (count + 1)
-        cosine[part] = torch.cosine_similarity(query, means, dim=2)
-    return {"distance": distance, "cosine": cosine}
+        wanted = metric(hits.query[part].double())
+        product, length = _product(wanted[query], means), _product(means, means)
+        own = _product(wanted, wanted)[query]
+        apart = (own - 2 * product + length).clamp_min(0)
+        found["distance"][part][there[part]] = -apart * count / (count + 1)
+        found["cosine"][part][there[part]] = product / (own * length).sqrt().clamp_min(SMALLEST)
+    return found
+
+
+def _means(
+    row: Tensor, pair: Tensor, pairs: int, metric: WithinMetric, vectors: Vectors
+) -> tuple[Tensor, Tensor]:
+    """Means (pairs, D) in the metric of the items `row` (h,) that belong to each `pair` (h,), and how many do.
+
+    The metric is affine: it is applied to the items or to their means, whichever are fewer.
+    """
+    rows, place = row.unique(return_inverse=True)
+    items = vectors(rows).double()
+    items_first = len(rows) < pairs
+    count = pair.bincount(minlength=pairs)
+    if items_first:
+        items = metric(items)
+    sums = embedding_bag(place[pair.argsort(stable=True)], items, count.cumsum(0) - count, mode="sum")
+    means = sums.div_(count.unsqueeze(1))
+    return means if items_first else metric(means), count.double()
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """Inner products (p,) of the rows of two tables (p, D)."""
+    return torch.einsum("pd,pd->p", one, other)

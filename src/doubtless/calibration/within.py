@@ -57,9 +57,8 @@ class WithinMetric:
         identity = torch.eye(len(covariance), dtype=torch.double, device=vectors.device)
         if not float(level) > 0:
             return cls(mean.to(vectors.dtype), identity.to(vectors.dtype))
-        variance, axes = torch.linalg.eigh((1 - shrinkage) * covariance + shrinkage * level * identity)
-        root = variance.clamp_min(SMALLEST * float(level)).rsqrt()
-        return cls(mean.to(vectors.dtype), ((axes * root) @ axes.T).to(vectors.dtype))
+        shrunk = (1 - shrinkage) * covariance + shrinkage * level * identity
+        return cls(mean.to(vectors.dtype), _root_of_inverse(shrunk, float(level)).to(vectors.dtype))
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Vectors (…, D) in this metric, in which Euclidean distances count."""
@@ -73,6 +72,16 @@ class WithinMetric:
     def from_tensors(cls, tensors: Mapping[str, Tensor], prefix: str = "") -> WithinMetric:
         """The metric whose `tensors` these are."""
         return cls(tensors[f"{prefix}mean"], tensors[f"{prefix}transform"])
+
+
+def _root_of_inverse(covariance: Tensor, level: float) -> Tensor:
+    """A matrix R with R Rᵀ = covariance⁻¹, by Cholesky; by eigenvectors, cut off, where that is singular."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if not bool(failed) and float(factor.diagonal().amin()) ** 2 >= SMALLEST * level:
+        identity = torch.eye(len(factor), dtype=factor.dtype, device=factor.device)
+        return torch.linalg.solve_triangular(factor, identity, upper=False).T
+    variance, axes = torch.linalg.eigh(covariance)
+    return (axes * variance.clamp_min(SMALLEST * level).rsqrt()) @ axes.T
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,7 @@ from doubtless.cli import (
     index,
     listing,
     posterior,
+    recalibrate,
     search,
     serve,
     train,
@@ -42,6 +43,7 @@ app.command("embed")(embed.embed)
 app.add_typer(index.index, name="index")
 app.command("search")(search.search)
 app.command("calibrate")(calibrate.calibrate)
+app.command("recalibrate")(recalibrate.recalibrate)
 app.command("compare")(compare.compare)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)

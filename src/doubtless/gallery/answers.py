@@ -92,6 +92,7 @@ class Answers:
     total_doubt: Tensor | None = None  # (n,) what is decided by
     doubt: Doubted | None = None
     warnings: tuple[str, ...] = ()
+    instead: str | None = None  # the reason of all, where nothing can be said of any
 
     def __len__(self) -> int:
         return len(self.decision)
@@ -188,6 +189,8 @@ class Answers:
         named = f" {because}" if because else ""
         if not found:
             return "The gallery is empty."
+        if self.instead is not None:
+            return self.instead
         if self.distribution is not None:
             none, terms = float(self.distribution.none[index]), self.terms
             told = reasons.of_labels(decision, labels, none, terms.least, terms.promised_error)

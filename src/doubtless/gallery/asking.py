@@ -70,7 +70,7 @@ class Asking(OpenGallery):
             raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
         one = is_picture(what)
         queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
-        judge = self.judge
+        judge = self.judge_of(where)
         if score is not None and score != self.index.settings.score:
             judge = Judge.of_nothing(score)
         hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
@@ -81,15 +81,15 @@ class Asking(OpenGallery):
             k=k,
             confidence=confidence,
             features=queries.features,
-            filtered=bool(where),
         )
         return answers[0] if one else answers
 
     def ask_items(self, rows: Tensor, k: int = 10) -> Answers:
         """What the gallery thinks of its own items at some rows (n,), each among all others."""
         embedding = self.index.embedding(rows)
-        hits = without_itself(self.index.search(embedding, max(self.judge.depth(k), DEPTH) + 1), rows)
-        return self.judge.answers(hits, embedding, self.index, k=k)
+        judge = self.judge_of()
+        hits = without_itself(self.index.search(embedding, max(judge.depth(k), DEPTH) + 1), rows)
+        return judge.answers(hits, embedding, self.index, k=k)
 
     def compare(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -10,19 +12,25 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.calibrated import Calibrated, stamp_of
 from doubtless.gallery.judge import Judge
+from doubtless.gallery.kept import Change
 from doubtless.gallery.model import ModelLike, ModelOf, recorded_model
 from doubtless.gallery.queries import Pictures, Queries
+from doubtless.gallery.standing import Standings
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
 
 if TYPE_CHECKING:
     from doubtless.data import Progress
+    from doubtless.index.filters import Where
     from doubtless.ingest.create import Filled
     from doubtless.methods import Described
     from doubtless.runs.model import Model
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks whether another process has calibrated."""
 
 
 class OpenGallery:
@@ -43,7 +51,9 @@ class OpenGallery:
         self.filled: Filled | None = None  # what `create` has put in
         self._model_of = ModelOf(index, model)
         self._promise = target_error, error_confidence, unknown
-        self._judge: Judge | None = None
+        self._standings: Standings | None = None
+        self._stamp: str | None = None
+        self._looked = 0.0  # when the stamp was looked at
 
     @property
     def model(self) -> Model:
@@ -57,14 +67,31 @@ class OpenGallery:
     @property
     def judge(self) -> Judge:
         """What was calibrated, and what it makes of hits; read when first needed."""
-        if self._judge is None:
-            known, (target, confidence, unknown) = Calibrated.load(self.index), self._promise
-            self._judge = Judge(known, target_error=target, error_confidence=confidence, unknown=unknown)
-        return self._judge
+        return self._standing().judge
+
+    def judge_of(self, where: Where | None = None) -> Judge:
+        """The judge of the gallery as it is now, or of the part that a filter lets through."""
+        return self._standing().of(self.index, where)
+
+    def change(self) -> Change | None:
+        """What became of its items since it was calibrated; None where nothing was kept to tell that by."""
+        return self._standing().change(self.index)
 
     def reload(self) -> None:
-        """Has what was calibrated read anew, as after a calibration by another process."""
-        self._judge = None
+        """Has what was calibrated read anew; a calibration by another process is noticed without."""
+        self._standings = None
+
+    def _standing(self) -> Standings:
+        standings = self._standings
+        if standings is not None and time.monotonic() - self._looked > LOOK_EVERY:
+            self._looked = time.monotonic()
+            standings = standings if stamp_of(self.index) == self._stamp else None
+        if standings is None:
+            self._looked, self._stamp = time.monotonic(), stamp_of(self.index)
+            known, (target, confidence, unknown) = Calibrated.load(self.index), self._promise
+            judge = Judge(known, target_error=target, error_confidence=confidence, unknown=unknown)
+            self._standings = standings = Standings(judge)
+        return standings
 
     def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
         """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them.
@@ -95,7 +122,9 @@ class OpenGallery:
 
     def status(self) -> dict[str, Any]:
         """What it holds and what it promises, in plain values."""
-        return {**self.index.holds(), **self.judge.status()}
+        change = self.change()
+        told = None if change is None else {**asdict(change), "gone": change.gone, "share": change.share}
+        return {**self.index.holds(), **self.judge_of().status(), "change": told}
 
     def statistics(self) -> dict[str, Any]:
         """Counts, sizes, how it is searched, what was calibrated and, measured now, what its search misses."""

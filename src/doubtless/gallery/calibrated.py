@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from doubtless.calibration.risk import RiskControl
 from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.errors import StoreError
+from doubtless.gallery import kept
+from doubtless.gallery.kept import Kept
 from doubtless.index.base import Index
 
 RECORD = "calibration"
@@ -31,8 +34,11 @@ READERS: dict[str, Any] = {
     pairs.ATTACHMENT: PairCalibrator,
     distribution.ATTACHMENT: LabelDistribution,
     promise.ATTACHMENT: Promise,
+    kept.ATTACHMENT: Kept,
 }
 """Name of an attachment, and of its field of `Calibrated` → who reads it."""
+STAMP = "stamp"
+"""In the record: another word with every calibration, by which it is told from the one that was read before."""
 NOTHING = {"nothing": True}
 COMBINED, PROBABILITY, LABELS = "combined", "probability", "labels"
 """What abstention was calibrated for: the combined doubt, 1 − P(first hit right), or 1 − P(most probable label)."""
@@ -51,6 +57,7 @@ class Calibrated:
     record: Mapping[str, Any] | None = None
     distribution: LabelDistribution | None = None
     promise: Promise | None = None
+    kept: Kept | None = None
 
     @classmethod
     def of(
@@ -78,16 +85,18 @@ class Calibrated:
         """What was saved with an index."""
         fields = {name: _read(index, name, reader) for name, reader in READERS.items()}
         record = _attached(index, RECORD)
-        about = None if record is None else record[1]
+        about = None if record is None else {key: value for key, value in record[1].items() if key != STAMP}
         doubt = _read(index, DOUBT, Doubt) if (about or {}).get("doubt") in {COMBINED, LABELS} else None
         return cls(**fields, doubt=doubt, record=about)
 
     def save(self, index: Index) -> None:
-        """Keeps everything in the index; what is not there takes the place of an older one all the same."""
-        for name in (*READERS, DOUBT):
-            value = getattr(self, name)
-            index.attach(name, *(({}, NOTHING) if value is None else value.state()))
-        index.attach(RECORD, {}, dict(self.record or {}))
+        """Keeps everything in the index at once; what is not there takes the place of an older one all the same."""
+        values = {name: getattr(self, name) for name in (*READERS, DOUBT)}
+        parts: dict[str, Any] = {
+            name: ({}, NOTHING) if value is None else value.state() for name, value in values.items()
+        }
+        record = {**(self.record or {}), STAMP: secrets.token_hex(8)}
+        index.attach_all({**parts, RECORD: ({}, record)})
 
     @property
     def is_there(self) -> bool:
@@ -98,6 +107,12 @@ class Calibrated:
     def is_combined(self) -> bool:
         """Whether the combined doubt decides about abstention, and not 1 − P(first hit right)."""
         return (self.record or {}).get("doubt") == COMBINED
+
+
+def stamp_of(index: Index) -> str | None:
+    """Of the calibration that is kept with an index now; None where there is none, or an older one."""
+    record = index.attached(RECORD)
+    return None if record is None else record[1].get(STAMP)
 
 
 def _attached(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:

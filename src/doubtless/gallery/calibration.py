@@ -15,6 +15,7 @@ from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import DEFAULT, Calibration, Known
 from doubtless.calibration.fit import Targets as Targets
+from doubtless.calibration.kept_searches import SPARE, some_of
 from doubtless.calibration.labelled_pairs import Recipe
 from doubtless.calibration.pair_answer import PairAnswer, answer_pair
 from doubtless.calibration.pairs import PairCalibrator
@@ -26,7 +27,6 @@ from doubtless.gallery import label_calibration
 from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
 from doubtless.gallery.pairs import fit_pairs, surroundings
-from doubtless.gallery.queries import some_of
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits, hits_without_class, without_itself
 
@@ -224,8 +224,8 @@ def calibration_queries(
 def _searched(index: Index, queries: Embedding, own: Tensor | None) -> Hits:
     """The first hits of every query, its own row (n,) taken out and the next one moved up."""
     if own is None:
-        return index.search(queries, distribution.DEPTH)
-    hits = index.search(queries, distribution.DEPTH + 1)
+        return index.search(queries, distribution.DEPTH + SPARE)
+    hits = index.search(queries, distribution.DEPTH + SPARE + 1)
     return without_itself(hits, own)
 
 
@@ -240,7 +240,12 @@ def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits 
     some = some_of(torch.arange(len(label)), MOST_ABSENT, seed)
     score = index.settings.score
     found = hits_without_class(
-        queries[some], label[some], index.embedding(), codes, k=distribution.DEPTH, score=score
+        queries[some],
+        label[some],
+        index.embedding(),
+        codes,
+        k=distribution.DEPTH + SPARE,
+        score=score,
     )
 
     def spread(value: Tensor | None, nothing: float) -> Tensor | None:
@@ -250,7 +255,8 @@ def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits 
         whole[some] = value
         return whole
 
-    row, cosine = spread(found.row, -1), spread(found.score, -torch.inf)
+    # It was searched by position; of a gallery from which items were removed these are not its rows.
+    row, cosine = spread(index.rows[found.row], -1), spread(found.score, -torch.inf)
     distance = spread(found.expected_squared_distance, torch.inf)
     assert row is not None
     assert cosine is not None

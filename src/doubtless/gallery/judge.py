@@ -27,7 +27,7 @@ from doubtless.index.base import Index
 from doubtless.search.hits import Hits
 
 GROWN = 1.25
-"""A gallery that has grown or shrunk by this factor since is warned of."""
+"""A gallery that has grown or shrunk by this factor since is warned of, where nothing was kept to look closer."""
 
 
 class DoubtLike(Protocol):
@@ -67,6 +67,12 @@ class Judge:
         self.calibrated = calibrated
         self.why_not = "The index is not calibrated: no probability, and every query is answered."
         self.false_alarm = None if calibrated.presence is None else calibrated.presence.false_alarm
+        self.notes: tuple[str, ...] = ()
+        """What every answer is warned of."""
+        self.instead: str | None = None
+        """Said in place of numbers: nothing is answered."""
+        self.withdrawn: str | None = None
+        """Why what was promised at the calibration holds no longer; None: it does."""
 
     @classmethod
     def of_nothing(cls, score: str) -> Judge:
@@ -76,6 +82,34 @@ class Judge:
             f"Ranked by {score}, for which nothing was calibrated: no probability, and no refusal."
         )
         return judge
+
+    def with_fit(self, made: Calibrated) -> Judge:
+        """The same with another distribution, promise and covering sets: of another gallery, or of a part."""
+        fit = replace(
+            self.calibrated, distribution=made.distribution, promise=made.promise, covering=made.covering
+        )
+        return Judge(fit, doubt=self.doubt)
+
+    def noting(self, note: str, *, withdrawn: bool = False) -> Judge:
+        """The same with a warning in every answer; `withdrawn`: it says why the calibrated promise is."""
+        judge = Judge(self.calibrated, doubt=self.doubt)
+        judge.notes = (note,)
+        judge.withdrawn = note if withdrawn else None
+        return judge
+
+    def saying_nothing(self, why: str) -> Judge:
+        """The same without a number: no query is answered, and every one is told why."""
+        judge = self.noting(why, withdrawn=True)
+        judge.instead = why
+        return judge
+
+    def for_part(self) -> Judge:
+        """For a part of a gallery of whose calibration no query was kept."""
+        if not self.calibrated.is_there:
+            return self
+        return self.noting(
+            "Probabilities were calibrated on the whole gallery, not on the part that was searched."
+        )
 
     def depth(self, k: int) -> int:
         """Hits that must be searched for k of them to be judged."""
@@ -92,15 +126,18 @@ class Judge:
         k: int = 10,
         confidence: float = 0.9,
         features: Tensor | None = None,
-        filtered: bool = False,
     ) -> Answers:
         """Answers from hits in an index, at least `DEPTH` of them where the gallery has so many.
 
         features   (n, F) of the queries before the head, where the doubt looks at them
-        filtered   whether only some of the gallery was searched
         """
         by_vector = features is None and self.wants_features
-        warnings = self._warnings(len(index), filtered=filtered, by_vector=by_vector)
+        warnings = self._warnings(index, by_vector=by_vector)
+        if self.instead is not None:
+            nothing = torch.where(hits.found[:, 0], ABSTAIN, NOT_IN_GALLERY)
+            return Answers(
+                index, hits, k, nothing, self.terms(confidence), warnings=warnings, instead=self.instead
+            )
         if self.calibrated.distribution is not None:
             return self._by_labels(hits, embedding, index, k, confidence, features, warnings)
         calibrated = self.calibrated
@@ -177,6 +214,8 @@ class Judge:
 
     def promise(self) -> dict[str, Any] | None:
         """What is promised, in plain values; None where nothing is."""
+        if self.instead is not None:
+            return None
         control, kept, terms = self.calibrated.risk, self.calibrated.promise, self.terms(None)
         if kept is not None:
             return {
@@ -215,6 +254,7 @@ class Judge:
             "calibrated": calibrated.is_there,
             "pairs_calibrated": calibrated.pairs is not None,
             "promise": self.promise(),
+            "withdrawn": self.withdrawn,
             "calibration": None if not calibrated.record else dict(calibrated.record),
         }
 
@@ -255,12 +295,13 @@ class Judge:
             set_confidence=confidence,
         )
 
-    def _warnings(self, items: int, *, filtered: bool, by_vector: bool) -> tuple[str, ...]:
+    def _warnings(self, index: Index, *, by_vector: bool) -> tuple[str, ...]:
         if not self.calibrated.is_there:
             return (self.why_not,)
-        warnings = []
+        if self.instead is not None:
+            return self.notes
+        warnings = list(self.notes)
         control, kept = self.calibrated.risk, self.calibrated.promise
-        then = (self.calibrated.record or {}).get("items")
         if kept is not None and not kept.met:
             instead = (
                 "nothing is answered" if self.terms(None).threshold == -torch.inf else f"{kept.bound:.1%} can"
@@ -269,20 +310,22 @@ class Judge:
             warnings.append(f"{target} cannot be promised for this gallery; {instead}.")
         elif kept is None and control is not None and not control.met:
             warnings.append(control.sentence())
-        if then and not 1 / GROWN <= items / then <= GROWN:
-            warnings.append(
-                f"The gallery had {then} items when it was calibrated and has {items} now; calibrate it again."
-            )
-        if filtered:
-            warnings.append(
-                "Probabilities were calibrated on the whole gallery, not on the part that was searched."
-            )
+        if self.calibrated.kept is None:
+            warnings += self._of_size(len(index))
         if by_vector:
             warnings.append(
                 "Asked with a vector: whether its image is unlike all others was not looked at; the promise is of "
                 "images."
             )
         return tuple(warnings)
+
+    def _of_size(self, items: int) -> list[str]:
+        then = (self.calibrated.record or {}).get("items")
+        if not then or 1 / GROWN <= items / then <= GROWN:
+            return []
+        return [
+            f"The gallery had {then} items when it was calibrated and has {items} now; calibrate it again."
+        ]
 
 
 def _decided(told: Distribution, terms: Terms) -> Tensor:

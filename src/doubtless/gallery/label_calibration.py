@@ -8,6 +8,7 @@ that of the same picture among all items, which is no larger than it would be wi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,19 +16,18 @@ from torch import Tensor
 
 from doubtless.calibration.conformal import CoveringSets
 from doubtless.calibration.distribution import Distribution
-from doubtless.calibration.evidence import LabelHits
 from doubtless.calibration.fit import FEWEST, Known, Targets
+from doubtless.calibration.kept_searches import Found, Items, KeptSearches, some_of
 from doubtless.calibration.open_risk import Terms
-from doubtless.calibration.outcomes import Outcomes
+from doubtless.calibration.part import FittedPart, fit_part
 from doubtless.calibration.promise import Promise
-from doubtless.calibration.searches import FittedDistribution, Sample, Searches, fit_distribution
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.calibrated import LABELS, Calibrated
-from doubtless.gallery.doubt import DoubtFitter, places_among
+from doubtless.gallery.doubt import DoubtFitter
+from doubtless.gallery.kept import Kept, Sketch
 from doubtless.gallery.label_doubt import oddness
-from doubtless.gallery.queries import some_of
 from doubtless.index.base import Index
 from doubtless.metrics.calibration import match_ece
 from doubtless.metrics.ood import auroc
@@ -35,8 +35,6 @@ from doubtless.search.hits import Hits
 
 MOST = 4_000
 """Queries that the distribution is fitted on; its weights are a dozen numbers, and its promise needs no more."""
-MOST_SAMPLED = 20_000
-"""Items that the metric within labels is fitted on."""
 
 
 def is_possible(known: Known) -> bool:
@@ -60,31 +58,57 @@ def calibrate(
     some = some_of(torch.arange(len(known)), MOST, seed)
     doubt = None if fitter is None else fitter.fitted_on(some)
     known, queries = known[some], queries[some]
-    own = None if own is None else own[some]
-    fitted = fit_distribution(_searches(index, known, queries, own, seed), seed=seed)
-    foreign = _foreign(doubt, fitter, queries, some)
     assert known.absent is not None
-    asked = _asked(known.absent)
-    present, absent = fitted.unseen(unknown=targets.unknown)
-    present, absent = present.with_foreign(foreign), absent.with_foreign(foreign[asked])
-    outcomes = Outcomes(
-        present.sureness, present.first[0] == known.label, known.label, absent.sureness, known.label[asked]
+    kept = KeptSearches(
+        own=torch.full_like(known.label, -1) if own is None else own[some],
+        label=known.label,
+        foreign=_foreign(doubt, fitter, queries, some),
+        present=Found(known.hits.row, known.hits.score.float()),
+        absent=Found(known.absent.row, known.absent.score.float()),
+        outside=queries.direction.float() if own is None else None,
     )
-    kept = Promise.of(
-        outcomes,
-        Terms(target_error=targets.target_error, unknown=targets.unknown, confidence=targets.confidence),
-    )
-    return Calibrated(
-        distribution=fitted.model,
-        promise=kept,
-        covering=_covering(present, known.label),
+    made = fitted_on(kept, items_of(index), terms_of(targets), seed=seed)
+    about = {} if doubt is None else {"novelty_of": doubt.record["novelty_of"]}
+    # What is kept is merged by cosine; a gallery that is ranked otherwise is calibrated as a whole only.
+    ranked = index.settings.ranking_score == "direction"
+    return replace(
+        made,
         doubt=doubt,
+        kept=made.kept if ranked else None,
+        record={**(made.record or {}), **about},
+    )
+
+
+def terms_of(targets: Targets) -> Terms:
+    """What a promise is made under."""
+    return Terms(target_error=targets.target_error, unknown=targets.unknown, confidence=targets.confidence)
+
+
+def items_of(index: Index, rows: Tensor | None = None) -> Items:
+    """All items of an index, or those at some rows (m,), rising."""
+    version = None
+    while version != index.version:  # others may change it meanwhile; both must be of one moment
+        version, every, label = index.version, index.rows, index.labels
+    if rows is not None:
+        chosen = torch.isin(every, rows)
+        every, label = every[chosen], label[chosen]
+    return Items(every, label, index.directions)
+
+
+def fitted_on(kept: KeptSearches, items: Items, terms: Terms, *, seed: int) -> Calibrated:
+    """Distribution, promise and covering sets from what calibration queries found among all of these items."""
+    made = fit_part(kept, items, terms, seed=seed)
+    label = made.searches.label
+    return Calibrated(
+        distribution=made.fitted.model,
+        promise=made.promise,
+        covering=_covering(made.present, label),
+        kept=Kept(kept, Sketch.of(items)),
         record={
             "doubt": LABELS,
-            "labels": len(known.label.unique()),
-            **_figures(fitted, present, known),
-            "abstention": abstention(kept),
-            **({} if doubt is None else {"novelty_of": doubt.record["novelty_of"]}),
+            "labels": len(label.unique()),
+            **_figures(made),
+            "abstention": abstention(made.promise),
         },
     )
 
@@ -106,27 +130,6 @@ def abstention(kept: Promise) -> dict[str, Any]:
     }
 
 
-def _searches(index: Index, known: Known, queries: Embedding, own: Tensor | None, seed: int) -> Searches:
-    """Known queries as the distribution is fitted on them, with the vectors of what they found."""
-    assert known.absent is not None
-    asked = _asked(known.absent)
-    labelled = (index.labels >= 0).nonzero().squeeze(1)
-    chosen = some_of(labelled, MOST_SAMPLED, seed)
-    rows = index.rows[chosen]
-    sample = Sample(
-        index.directions(rows), index.labels[chosen], None if own is None else places_among(own, rows)
-    )
-    direction = queries.direction.float()
-    return Searches(
-        LabelHits.of(known.hits, direction),
-        known.label,
-        LabelHits.of(known.absent[asked], direction[asked]),
-        known.label[asked],
-        vectors=index.directions,
-        sample=sample,
-    )
-
-
 def _asked(absent: Hits) -> Tensor:
     """Positions (m,) of the queries that were searched without their label, and found something."""
     return absent.found[:, 0].nonzero().squeeze(1)
@@ -145,15 +148,15 @@ def _covering(present: Distribution, label: Tensor) -> CoveringSets:
     return CoveringSets.fit(ordered.probability, ordered.label == label.unsqueeze(1))
 
 
-def _figures(fitted: FittedDistribution, present: Distribution, known: Known) -> dict[str, Any]:
+def _figures(made: FittedPart) -> dict[str, Any]:
     """What the distribution is worth for labels that had no part in it, and the first hit beside it."""
-    right = present.first[0] == known.label
-    here, _ = fitted.unseen(unknown=0.0)  # all of these are there
-    even, gone = fitted.unseen(unknown=0.5)
+    label = made.searches.label
+    here, _ = made.fitted.unseen(unknown=0.0)  # all of these are there
+    even, gone = made.fitted.unseen(unknown=0.5)
     return {
         "features": ["labels", "none"],
-        "top1": float(right.double().mean()),
-        "first_hit_right": float(known.right[:, 0].double().mean()),
-        "match_ece": match_ece(here.first[1], here.first[0] == known.label),
+        "top1": float((made.present.first[0] == label).double().mean()),
+        "first_hit_right": float((made.searches.present.label[:, 0] == label).double().mean()),
+        "match_ece": match_ece(here.first[1], here.first[0] == label),
         "none_auroc": auroc(even.none, gone.none),
     }

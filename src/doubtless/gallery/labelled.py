@@ -25,7 +25,7 @@ from doubtless.calibration.fit import FEWEST
 from doubtless.data import SOURCES
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.calibrated import RECORD
+from doubtless.gallery.calibrated import RECORD, STAMP, stamp_of
 from doubtless.gallery.content import import_file
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
@@ -208,7 +208,7 @@ class Outside(NamedTuple):
             decided = Counter(gallery.ask(self.read.embedding[some], k=1).decisions())
             given["unknown_decisions"] = {name: count / len(some) for name, count in decided.items()}
         told = {**record, "given": given}
-        gallery.index.attach(RECORD, {}, told)
+        gallery.index.attach(RECORD, {}, {**told, STAMP: stamp_of(gallery.index)})
         return told
 
 

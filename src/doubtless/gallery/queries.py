@@ -18,14 +18,6 @@ Pictures = Sequence[Picture] | Tensor
 """Several of them, or a tensor (n, C, H, W)."""
 
 
-def some_of(rows: Tensor, most: int, seed: int) -> Tensor:
-    """At most so many of the rows, in their order."""
-    if len(rows) <= most:
-        return rows
-    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
-    return rows[drawn.sort().values]
-
-
 def is_picture(what: object) -> bool:
     """Whether it is one picture, and not several."""
     return isinstance(what, str | Path | bytes | Image.Image) or (

@@ -102,3 +102,17 @@ class Upkeep(Asking):
             record = given.noted(self, record)
         self.reload()
         return record
+
+    def recalibrate(self, *, seed: int = 0) -> dict[str, Any]:
+        """Brings the calibration to the gallery as it is now, at the cost of what changed; returns the record.
+
+        What calibration queries found is kept: only new items are compared with them, and only queries that lost
+        what they had found search again. Queries are replaced as items are, so that they stay a sample of them; the
+        promise is asked for as it was. How odd a picture is, and pairs, stay as they were calibrated: where most of
+        a gallery is another, `calibrate` it.
+        """
+        from doubtless.gallery import recalibration
+
+        record = recalibration.recalibrate(self.index, seed=seed)
+        self.reload()
+        return record

@@ -262,6 +262,17 @@ class Index(ABC):
         pieces = (self.embedding(rows).direction for rows in self.rows.split(CHUNK) if len(rows))
         return Moments.none(self.dim).more(pieces)
 
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Another one after every change of items; what is attached changes none."""
+        rows = self.rows  # they are never used again, so number and last one tell all states apart
+        return len(rows), int(rows[-1]) if len(rows) else -1
+
+    def rows_where(self, where: Where) -> Tensor:
+        """Rows (m,) of the items for which a filter holds, rising."""
+        rows = self.rows
+        return rows[torch.tensor([admits(where, item) for item in self.items(rows)], dtype=torch.bool)]
+
     # -- changing ------------------------------------------------------------------------------------
 
     def add(
@@ -313,6 +324,11 @@ class Index(ABC):
     def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
         """Keeps tensors and JSON under a name in the index, in place of what was there; durable like an add."""
 
+    def attach_all(self, parts: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Any]]]) -> None:
+        """Attaches several, the last one last; all or none where a backend can."""
+        for name, (tensors, record) in parts.items():
+            self.attach(name, tensors, record)
+
     @abstractmethod
     def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What `attach` kept under a name; None where there is nothing."""
@@ -348,8 +364,7 @@ class Index(ABC):
         score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
         rows, labels = self.rows, self.labels
         if where:
-            admitted = [admits(where, item) for item in self.items(rows)]
-            chosen = torch.tensor(admitted, dtype=torch.bool)
+            chosen = torch.isin(rows, self.rows_where(where))
             rows, labels = rows[chosen], labels[chosen]
         candidates = searching.Candidates.of(
             self.embedding(rows), rows, labels, self.settings, has_labels=bool(self.label_names)

@@ -194,6 +194,21 @@ class FolderIndex(Index):
             return torch.from_numpy(self._cache.directions(rows.numpy()))
 
     @property
+    def version(self) -> tuple[int, ...]:
+        """Another one after every change of items; what is attached changes none."""
+        with self._reading():
+            state = self._store.state()
+        return state.items, state.next_row  # a compaction changes neither
+
+    def rows_where(self, where: Where) -> Tensor:
+        """Rows (m,) of the items for which a filter holds, rising."""
+        with self._reading():
+            chosen = Filter.of(where, self._store)
+            with self._gate.shared():
+                rows = self._cache.items["row"][np.sort(chosen.positions(self._cache))]
+        return torch.from_numpy(rows.astype(np.int64))
+
+    @property
     def keeps_moments(self) -> bool:
         """It does: sums lie in the cache, and what changed since they were asked for last is added or taken off."""
         return True
@@ -239,6 +254,13 @@ class FolderIndex(Index):
         packed_form = packed_attachment(name, tensors, record)
         with self._changing(), self._store.writing():
             self._store.attach(name, *packed_form)
+
+    def attach_all(self, parts: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Any]]]) -> None:
+        """Attaches several, all or none."""
+        forms = {name: packed_attachment(name, *part) for name, part in parts.items()}
+        with self._changing(), self._store.writing():
+            for name, form in forms.items():
+                self._store.attach(name, *form)
 
     def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What `attach` kept under a name; None where there is nothing."""

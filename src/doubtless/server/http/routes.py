@@ -34,7 +34,7 @@ ItemId = Annotated[str, Path(description="Id of an item.", examples=["shoe-17"],
 def build(service: Service) -> APIRouter:
     """The routes over a service."""
     router = APIRouter()
-    for add in (_add_search, _add_compare, _add_embed, _add_store, _add_by_id, _add_about):
+    for add in (_add_search, _add_compare, _add_embed, _add_store, _add_by_id, _add_recalibrate, _add_about):
         add(router, service)
     return router
 
@@ -181,6 +181,20 @@ def _add_by_id(router: APIRouter, service: Service) -> None:
         """Takes an item out, and the copy of its image that was stored with it."""
         service.remove([id])
         return Response(status_code=204)
+
+
+def _add_recalibrate(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/recalibrate",
+        summary="Calibrate again after items came and went",
+        tags=["items"],
+        responses=problems.described(400, 401, 403, 421, 422, 500),
+    )
+    def recalibrate() -> schemas.RecalibrationReply:
+        """Only what changed is searched; questions are answered meanwhile, by what was calibrated before."""
+        record = service.recalibrate()
+        promise = service.gallery.judge_of().promise()
+        return schemas.RecalibrationReply(items=record["items"], promise=promise, **record["recalibrated"])
 
 
 def _add_about(router: APIRouter, service: Service) -> None:

@@ -236,6 +236,16 @@ class ItemReply(BaseModel):
     image: str | None
 
 
+class RecalibrationReply(BaseModel):
+    """What had changed, and what is promised of the items as they are now."""
+
+    items: int
+    new: int = Field(description="Items that had come since.")
+    gone: int
+    queries_searched: int = Field(description="Calibration queries that had to be searched anew.")
+    promise: dict[str, Any] | None
+
+
 class ModelReply(BaseModel):
     """What embeds."""
 
@@ -258,6 +268,8 @@ class InfoReply(BaseModel):
     read_only: bool
     calibrated: bool
     promise: dict[str, Any] | None
+    withdrawn: str | None = Field(description="Why what was promised at the calibration holds no longer.")
+    change: dict[str, Any] | None = Field(description="What became of the items since the calibration.")
     pairs_calibrated: bool
     drift: dict[str, Any] | None
     limits: dict[str, float]

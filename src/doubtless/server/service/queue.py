@@ -199,9 +199,12 @@ class Asked:
 class Engine:
     """Embeds and answers batches of queries; used by one thread."""
 
-    def __init__(self, gallery: Gallery, *, drift: Drift | None) -> None:
-        self.gallery, self.drift = gallery, drift
+    def __init__(self, gallery: Gallery) -> None:
+        self.gallery = gallery
+        self.drift: Drift | None = None
         self.model_calls = 0
+        self._judge: object = None
+        self._follow()
 
     def answer(self, queries: list[Query]) -> list[Reply | Exception]:
         """A reply to every query, or what was wrong with it; one that fails does not take others with it."""
@@ -243,6 +246,7 @@ class Engine:
 
     def _answers(self, asked: Sequence[Asked]) -> list[Answer]:
         """Answers to queries of one group."""
+        self._follow()
         questions, searches = [one.question for one in asked], 0
         while True:
             answers = self._searched(asked)
@@ -266,6 +270,13 @@ class Engine:
             where=question.where or None,
             confidence=question.confidence,
         )
+
+    def _follow(self) -> None:
+        """Watches drift from what is calibrated now: somebody may have calibrated since, or changed the gallery."""
+        judge = self.gallery.judge_of()
+        if judge is not self._judge:
+            doubts = judge.tested_doubts()
+            self._judge, self.drift = judge, None if doubts is None else Drift(doubts.numpy())
 
     def _watch(self, answers: Answers, questions: Sequence[Question]) -> None:
         """Takes note of the doubts of queries to the whole gallery."""

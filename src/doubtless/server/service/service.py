@@ -54,9 +54,7 @@ class Service:
         self.model: Model | None = gallery.find_model()
         self.limits = limits or Limits()
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
-        doubts = gallery.judge.tested_doubts()
-        self.drift = None if doubts is None else Drift(doubts.numpy())
-        self.engine = Engine(gallery, drift=self.drift)
+        self.engine = Engine(gallery)
         model = self.model
         self.decoder = None if model is None else Decoder(model.preparation, self.limits)
         self.batcher: Batcher[Query, Reply] = Batcher(
@@ -184,11 +182,22 @@ class Service:
         """Takes items out, and the images that were stored with them."""
         self.items.remove(ids)
 
+    def recalibrate(self) -> dict[str, Any]:
+        """Brings the calibration to the items as they are now, while others go on asking; returns the record."""
+        self.items.refuse_read_only()
+        with self.items.writing:
+            return self.gallery.recalibrate()
+
     def image_of(self, id: str) -> StoredImage:
         """`data` and `media_type` of an item's image; `NotFoundError` where there is none to show."""
         return self.items.image(id)
 
     # -- itself --------------------------------------------------------------------------------------
+
+    @property
+    def drift(self) -> Drift | None:
+        """What watches the queries go by; None where nothing was calibrated that they could be compared with."""
+        return self.engine.drift
 
     def info(self) -> dict[str, Any]:
         """What is served: plain values, no paths."""

@@ -1,0 +1,38 @@
+"""`doubtless recalibrate`: brings a calibration to the gallery as it is now, at the cost of what changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from doubtless.cli.calibrate import Place
+
+
+def recalibrate(
+    index: Place,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Calibrate an index again after items came and went: only what changed is searched.
+
+    A server that only reads takes the new calibration over within a second; of one that writes ask it itself:
+    POST /v1/recalibrate.
+
+    Example: doubtless recalibrate gallery
+    """
+    from doubtless.cli.calibrate import print_calibration
+    from doubtless.cli.tables import print_json
+    from doubtless.gallery import Gallery
+
+    with Gallery.open(index, writable=True) as gallery:
+        record = gallery.recalibrate(seed=seed)
+    if json:
+        print_json(record)
+        return
+    done = record["recalibrated"]
+    typer.echo(
+        f"{done['new']:,} items are new and {done['gone']:,} went; {done['queries_searched']:,} of "
+        f"{record['queries']:,} queries were searched anew."
+    )
+    print_calibration(record, str(index))

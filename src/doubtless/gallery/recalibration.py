@@ -1,0 +1,106 @@
+"""Calibrating a gallery again, at the cost of what changed in it.
+
+Distribution, promise and covering sets are fitted on the kept queries as they find the gallery now
+(`kept_searches.after_change`), some of them replaced by new items, so that they remain a sample of the gallery's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from doubtless.calibration.fit import FEWEST
+from doubtless.calibration.kept_searches import (
+    Found,
+    Items,
+    KeptSearches,
+    after_change,
+    search_items,
+    some_of,
+)
+from doubtless.errors import InputError
+from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.kept import Kept
+from doubtless.gallery.label_calibration import MOST, fitted_on, items_of
+from doubtless.gallery.label_doubt import oddness
+from doubtless.index.base import Index
+
+
+def recalibrate(index: Index, *, seed: int = 0) -> dict[str, Any]:
+    """Calibrates what was calibrated for an index anew and saves it; returns the record.
+
+    Its `recalibrated` says what had changed, and how many queries were searched for anew or for the first time.
+    """
+    calibrated = Calibrated.load(index)
+    kept, promise = calibrated.kept, calibrated.promise
+    if kept is None or promise is None:
+        raise InputError(
+            f"Of the calibration of {index.path} no queries were kept; use doubtless calibrate instead."
+        )
+    items = items_of(index)
+    change = kept.sketch.change(items)
+    queries, again = after_change(kept.searches, items, last=kept.sketch.last)
+    queries, fresh = _with_new(queries, kept, items, index, calibrated, seed)
+    known = len(queries.findable(items))
+    if known < FEWEST:
+        raise InputError(
+            f"Of the kept queries {known} have a match in the gallery as it is now, and it takes {FEWEST}; use "
+            "doubtless calibrate instead."
+        )
+    made = fitted_on(queries, items, promise.terms, seed=seed)
+    about = {
+        "queries": known,
+        "items": len(items),
+        "recalibrated": {"new": change.new, "gone": change.gone, "queries_searched": again + fresh},
+    }
+    renewed = replace(
+        calibrated,
+        distribution=made.distribution,
+        promise=made.promise,
+        covering=made.covering,
+        kept=made.kept,
+        record={**(calibrated.record or {}), **(made.record or {}), **about},
+    )
+    renewed.save(index)
+    return dict(renewed.record or {})
+
+
+def _with_new(
+    queries: KeptSearches, kept: Kept, items: Items, index: Index, calibrated: Calibrated, seed: int
+) -> tuple[KeptSearches, int]:
+    """The queries with as large a share of new items as the gallery has, and how many these are."""
+    if queries.outside is not None:
+        return queries, 0
+    labelled = (items.label >= 0).nonzero().squeeze(1)
+    is_new = items.row[labelled] > kept.sketch.last
+    new, old = labelled[is_new], labelled[~is_new]
+    rate = min(1.0, MOST / max(1, len(labelled)))
+    queries = queries[some_of(torch.arange(len(queries)), round(rate * len(old)), seed)]
+    chosen = some_of(new, round(rate * len(new)), seed)
+    if not len(chosen):
+        return queries, 0
+    rows, label = items.row[chosen], items.label[chosen]
+    vectors = items.vectors(rows)
+    added = KeptSearches(
+        rows,
+        label,
+        oddness(calibrated.doubt, index.embedding(rows), None).foreign,
+        search_items(vectors, items, own=rows),
+        search_items(vectors, items, own=rows, label=label),
+    )
+    return _joined(queries, added), len(rows)
+
+
+def _joined(one: KeptSearches, other: KeptSearches) -> KeptSearches:
+    def both(first: Found, second: Found) -> Found:
+        return Found(torch.cat([first.row, second.row]), torch.cat([first.score, second.score]))
+
+    return KeptSearches(
+        torch.cat([one.own, other.own]),
+        torch.cat([one.label, other.label]),
+        torch.cat([one.foreign, other.foreign]),
+        both(one.present, other.present),
+        both(one.absent, other.absent),
+    )
