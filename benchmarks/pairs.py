@@ -1,27 +1,33 @@
 """Two pictures: what `compare` says of products that look alike, whether its promise is kept, and faces at a FAR.
 
-    python benchmarks/pairs.py --features grocery.pt --times 100            # products, or any labelled features
-    python benchmarks/pairs.py --lfw lfw.pt --pairs /data/lfw --trained trained_lfw.pt
+    python benchmarks/pairs.py --cache features --times 100
 
---features, --lfw   {"gem" or "features" (n, F), "labels" (n,)}, as `frozen_features.py` makes them; of LFW all
-                    13,233 pictures in the order of the source
---trained           {"test" (n, D), "test_labels" (n,)}: embeddings of the people of peopleDevTest.txt, in order
+Features are those of frozen_features.py (`all-grocery.pt`, `all-lfw.pt`, made where they are not there) and, where
+the cache has `trained-lfw.pt` (open_set.py), embeddings of LFW's test people. Every division that was measured is
+kept in the cache, so the command can be stopped and called again. It writes pairs.json and README.md.
 
-Divisions: a fifth of the labels are unknown; of the others a fifth of the photos (at least one) are new, the rest
-is the gallery, which calibrates itself. Counted are new photos against photos of their label in the gallery,
-against its nearest item of another label and against any; and photos of unknown labels against each other in the
-same way. Errors among what was decided are put together at the stated shares, and the promise is broken where they
-exceed what was promised: the target, or where that cannot be the least that can.
+Products   All of Grocery, by 256 principal directions of their features, as they are or half-whitened by themselves
+           (no label takes part). A fifth of the labels are unknown; of the others a fifth of the photos (at least
+           one) are new, the rest is the gallery, which calibrates itself. Counted are new photos against photos of
+           their label in the gallery, against its nearest item of another label and against any; and photos of
+           unknown labels against each other in the same way. Errors among what was decided are put together at the
+           stated shares, and the promise is broken where they exceed what was promised: the target, or where that
+           cannot be the least that can.
+Faces      Published pairs of LFW by cosine: as they are, half-whitened by the training people, trained on them.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from frozen_features import frozen_features
+from pairs_page import write_results
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -30,6 +36,7 @@ from doubtless.calibration.labelled_pairs import Recipe
 from doubtless.calibration.pair_promise import Side, least_score
 from doubtless.calibration.pairs import PairCalibrator
 from doubtless.calibration.surroundings import Surroundings, search_among
+from doubtless.data.source import locate
 from doubtless.embedding import Embedding
 from doubtless.metrics.verification import CELLS, PairCounts, equal_error_rate, tar_at_far
 
@@ -37,6 +44,14 @@ UNKNOWN, NEW = 0.2, 0.2
 RATES = (0.1, 0.01, 0.001)
 KINDS = ("true", "near", "any")
 SIDES: tuple[Side, Side] = ("same", "different")
+TARGETS = (0.05, 0.1, 0.2)
+PAIRS = 2000
+"""Of each kind, that are calibrated on."""
+DIMS = 256
+POWERS = {"raw": 0.0, "half-whitened": -0.25}
+"""Of the deviation of principal directions, what these are multiplied by."""
+RESULTS = Path(__file__).parent / "results" / "pairs"
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -133,39 +148,43 @@ class _World:
         return self.pairs.odds(first, second, (around.without(own), found.without(own)))
 
 
-def products(name: str, vectors: Tensor, labels: Tensor, options: argparse.Namespace) -> None:
-    """Prints what is said of each kind of pair, and how often the promise is broken, over divisions of labels."""
-    generator = torch.Generator().manual_seed(0)
-    counted = []
-    for _ in range(options.times):
-        counted.append(divided(vectors, labels, generator, options.count))
-        print(".", end="", flush=True)
-    print()
-    for target in options.targets:
-        print(f"\n{name}, target error {target:g}, {len(counted)} divisions (means)")
-        print(f"{'pairs':28s} {'same':>6s} {'cannot tell':>12s} {'different':>10s}")
-        for known in (True, False):
-            for kind in KINDS:
-                said = (
-                    torch.tensor([one.shares(kind, target, known=known) for one in counted]).mean(0).tolist()
-                )
-                where = "in the gallery" if known else "unknown"
-                print(f"{kind + ', ' + where:28s} {said[0]:6.3f} {1 - sum(said):12.3f} {said[1]:10.3f}")
+def division(vectors: Tensor, labels: Tensor, seed: int) -> Record:
+    """What is said of each kind of pair, and whether that keeps the promise, per target error."""
+    counted = divided(vectors, labels, torch.Generator().manual_seed(seed), PAIRS)
+    record: Record = {}
+    for target in TARGETS:
+        said = {
+            where: {kind: counted.shares(kind, target, known=known) for kind in KINDS}
+            for where, known in (("known", True), ("unknown", False))
+        }
+        errors = counted.error(target)
+        promised = {}
         for side in SIDES:
-            print(_kept(side, target, counted))
+            promise, error = counted.pairs.promise(side, target_error=target), errors[side]
+            promised[side] = {
+                "met": promise.met,
+                "bound": promise.bound,
+                "made": error is not None,
+                "error": error,
+                "broken": error is not None and error > promise.bound,
+            }
+        record[f"{target:g}"] = {"said": said, "promised": promised}
+    return record
 
 
-def _kept(side: Side, target: float, counted: list[Counted]) -> str:
-    promises = [one.pairs.promise(side, target_error=target) for one in counted]
-    errors = [one.error(target)[side] for one in counted]
-    made = [error for error in errors if error is not None]
-    bounds = [promise.bound for promise, error in zip(promises, errors, strict=True) if error is not None]
-    mean_bound = torch.tensor([promise.bound for promise in promises]).mean()
-    met = sum(promise.met for promise in promises)
-    broken = sum(error > bound for error, bound in zip(made, bounds, strict=True))
-    mean = f"{sum(made) / len(made):.4f}" if made else "–"
-    said = f"said in {len(made)}, of these broken {broken}"
-    return f"{side}: target met {met}, {said}, mean error {mean}, mean bound {mean_bound:.3f}"
+def products(name: str, cache: Path, times: int) -> list[Record]:
+    """So many divisions of Grocery, those that a file already has taken from there."""
+    path = cache / "pairs" / f"grocery-{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    found = frozen_features("all-grocery", cache)
+    vectors = normalize(half_whitened(found["features"], found["features"], dims=DIMS, power=POWERS[name]))
+    for seed in range(len(records), times):
+        records.append(division(vectors, found["labels"], seed))
+        with path.open("a") as file:
+            file.write(json.dumps(records[-1]) + "\n")
+        print(f"{path.stem}: division {seed}", flush=True)
+    return records
 
 
 def published(path: Path) -> Iterator[tuple[str, int, str, int]]:
@@ -186,39 +205,32 @@ def counts(vectors: Tensor, pairs: list[tuple[int, int]], same: Tensor) -> PairC
     return PairCounts(cell[same].bincount(minlength=CELLS), cell[~same].bincount(minlength=CELLS))
 
 
-def faces(lfw: Path, lists: Path, trained: Path | None) -> None:
-    """Prints TAR at FAR on published pairs; trained embeddings only on those of people they were not trained on."""
+def faces(cache: Path) -> dict[str, Record]:
+    """TAR at FAR on published pairs; trained embeddings only on those of people they were not trained on."""
+    lists = locate("lfw")
     folder = next((lists / name for name in ("lfw", "lfw-deepfunneled") if (lists / name).is_dir()), lists)
     people = sorted(child.name for child in folder.iterdir() if child.is_dir())
     names = [file.stem for person in people for file in sorted((folder / person).iterdir())]
-    raw, _ = loaded(lfw)
-    if len(raw) != len(names):
-        raise SystemExit(f"There are {len(names)} pictures and {len(raw)} features.")
-    place = {name: row for row, name in enumerate(names)}
-    learned = {line.split()[0] for line in (lists / "peopleDevTrain.txt").read_text().splitlines()[1:]}
-    rows = torch.tensor([name.rsplit("_", 1)[0] in learned for name in names])
-    spaces = {"raw": raw, "half-whitened": half_whitened(raw, raw[rows])}
-    if trained is not None:
-        tested = {line.split()[0] for line in (lists / "peopleDevTest.txt").read_text().splitlines()[1:]}
-        own = torch.tensor([name.rsplit("_", 1)[0] in tested for name in names])
-        kept = torch.load(trained)["test"].float()
+    found = frozen_features("all-lfw", cache)
+    raw, test = found["features"], found["test"]
+    spaces = {"raw": raw, "half-whitened": half_whitened(raw, raw[~test])}
+    if (cache / "trained-lfw.pt").exists():
+        kept = torch.load(cache / "trained-lfw.pt")["vectors"].float()
         spaces["trained"] = torch.zeros(len(names), kept.shape[1])
-        spaces["trained"][own] = kept
-    print(
-        f"\n{'LFW':32s} {'pairs':>6s} "
-        + " ".join(f"{'TAR@' + format(rate, 'g'):>10s}" for rate in RATES)
-        + "    EER"
-    )
+        spaces["trained"][test] = kept
+    place = {name: row for row, name in enumerate(names)}
+    results: dict[str, Record] = {}
     for file in ("pairsDevTest.txt", "pairs.txt"):
-        found = list(published(lists / file))
-        same = torch.tensor([one == other for one, _, other, _ in found])
-        pairs = [(place[f"{a}_{i:04d}"], place[f"{b}_{j:04d}"]) for a, i, b, j in found]
+        listed = list(published(lists / file))
+        same = torch.tensor([one == other for one, _, other, _ in listed])
+        pairs = [(place[f"{a}_{i:04d}"], place[f"{b}_{j:04d}"]) for a, i, b, j in listed]
         for space, vectors in spaces.items():
             if space == "trained" and file == "pairs.txt":
                 continue  # most of its people were trained on
             result = counts(vectors, pairs, same)
-            tar = " ".join(f"{tar_at_far(result, rate):10.3f}" for rate in RATES)
-            print(f"{file + ', ' + space:32s} {len(pairs):6d} {tar} {equal_error_rate(result):6.3f}")
+            rates = {f"tar@{rate:g}": tar_at_far(result, rate) for rate in RATES}
+            results[f"{file}, {space}"] = {"pairs": len(pairs), **rates, "eer": equal_error_rate(result)}
+    return results
 
 
 def half_whitened(
@@ -232,38 +244,16 @@ def half_whitened(
     return turned.flip(1)[:, :dims].float()
 
 
-def loaded(path: Path) -> tuple[Tensor, Tensor]:
-    """Features and labels of a file."""
-    kept = torch.load(path)
-    for name in ("gem", "features"):
-        if name in kept:
-            return kept[name].float(), kept["labels"].long()
-    return kept["test"].float(), kept["test_labels"].long()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--features", type=Path, nargs="*", default=[])
-    parser.add_argument("--whiten", action="store_true", help="Half-whiten the features by themselves.")
-    parser.add_argument("--dims", type=int, default=256, help="Principal directions of the features to keep.")
-    parser.add_argument("--times", type=int, default=100)
-    parser.add_argument("--count", type=int, default=2000, help="Pairs of each kind to calibrate on.")
-    parser.add_argument("--targets", type=float, nargs="*", default=[0.05, 0.1, 0.2])
-    parser.add_argument("--lfw", type=Path)
-    parser.add_argument("--pairs", type=Path, help="Folder of LFW's lists and pictures.")
-    parser.add_argument("--trained", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser.add_argument("--times", type=int, default=100, help="Divisions of the products.")
+    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    for path in options.features:
-        vectors, labels = loaded(path)
-        name = f"{path.stem}, half-whitened" if options.whiten else path.stem
-        power = -0.25 if options.whiten else 0.0
-        products(
-            name, normalize(half_whitened(vectors, vectors, dims=options.dims, power=power)), labels, options
-        )
-    if options.lfw is not None:
-        faces(options.lfw, options.pairs, options.trained)
+    found = {name: products(name, options.cache, options.times) for name in POWERS}
+    write_results(found, faces(options.cache), options.out)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from doubtless.calibration.background import Background
 from doubtless.calibration.choice import ConditionalLogit, shares
 from doubtless.calibration.distribution import (
     AT_FITTING,
@@ -485,3 +487,51 @@ class TestFit:
             Searches(searches.present, label[:3], searches.absent, label)
         with pytest.raises(InputError, match="labelled sample"):
             Searches(searches.present, label, searches.absent, label, searches.vectors, None)
+
+
+class TestBackground:
+    def test_equals_the_cosines_with_every_item(self) -> None:
+        items, _ = made(6, 5)
+        queries, _ = made(4, 1, seed=2)
+        mean, deviation = Background.fit(items)(queries)
+        cosine = queries.double() @ items.double().T
+        assert torch.allclose(mean, cosine.mean(1), atol=1e-6)
+        assert torch.allclose(deviation, cosine.std(1, correction=0), atol=1e-6)
+
+    def test_queries_are_measured_without_themselves_and_without_their_label(
+        self, gallery: tuple[Tensor, Tensor]
+    ) -> None:
+        items, label = gallery
+        fitted = fit_distribution(searches_of(items, label))
+        moved = items.clone()
+        moved[0] = torch.nn.functional.normalize(-items[0] + 0.1, dim=0)
+        again = fit_distribution(
+            replace(searches_of(items, label), sample=Sample(moved, label, torch.arange(len(label))))
+        )
+        same = fitted.present.scores["all"] == again.present.scores["all"]
+        assert bool(same[0])  # an item that is elsewhere changes what others are measured by, not itself
+        assert 0 < int(same.sum()) < len(label)
+        own = label == label[0]
+        unchanged = fitted.absent.scores["all"] == again.absent.scores["all"]
+        assert bool(unchanged[own].all())
+        assert not bool(unchanged.all())
+
+    def test_calibrations_saved_before_answer_as_before(
+        self, fitted: FittedDistribution, outside: tuple[LabelHits, Tensor], gallery: tuple[Tensor, Tensor]
+    ) -> None:
+        items, _ = gallery
+        by = replace(fitted.model.by, background=None)
+        present, absent = (
+            replace(
+                given,
+                scores={name: value for name, value in given.scores.items() if not name.startswith("all")},
+            )
+            for given in (fitted.present, fitted.absent)
+        )
+        before = LabelDistribution(Weights.fit(present, gallery[1], absent), by)
+        tensors, record = before.state()
+        del record["background"]
+        opened = LabelDistribution.from_state(tensors, json.loads(json.dumps(record)))
+        hits = outside[0]
+        one, other = (model(hits, vectors=lambda rows: items[rows]) for model in (before, opened))
+        assert torch.equal(one.probability, other.probability)

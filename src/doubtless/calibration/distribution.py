@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from doubtless.calibration.background import Background
 from doubtless.calibration.choice import ConditionalLogit, shares
 from doubtless.calibration.evidence import (
     NARROW,
@@ -43,7 +44,7 @@ AT_FITTING = 0.5
 """Share of absent queries that the regression of *none* is fitted at; any other is a shift of its odds."""
 UNKNOWN = 0.1
 """Share of queries whose label is not in the gallery, where nobody says another."""
-WORTH = 0.1
+WORTH = 0.03
 """Of an independent query, what one among others of its label counts for against the ridge: where labels are few,
 the regression of *none* would else describe these labels, not labels."""
 NEVER_CERTAIN = 1e-6
@@ -164,10 +165,13 @@ class LabelDistribution:
         tensors |= self.by.spread.tensors("spread.")
         if self.by.metric is not None:
             tensors |= self.by.metric.tensors("metric.")
+        if self.by.background is not None:
+            tensors |= self.by.background.tensors("background.")
         record = {
             "scale": self.by.scale,
             "missed": self.weights.missed,
             "vectors": self.by.metric is not None,
+            "background": self.by.background is not None,
         }
         return tensors, record
 
@@ -175,7 +179,10 @@ class LabelDistribution:
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> LabelDistribution:
         """The model whose `state` this is."""
         metric = WithinMetric.from_tensors(tensors, "metric.") if record["vectors"] else None
-        by = Statistics(record["scale"], LabelSpread.from_tensors(tensors, "spread."), metric)
+        background = None
+        if record.get("background", False):  # calibrations saved before there was one have none
+            background = Background.from_tensors(tensors, "background.")
+        by = Statistics(record["scale"], LabelSpread.from_tensors(tensors, "spread."), metric, background)
         choice = ConditionalLogit.from_tensors(tensors, "choice.")
         return cls(Weights(choice, Logistic.from_tensors(tensors, "none."), record["missed"]), by)
 

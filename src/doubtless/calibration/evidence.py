@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
+from doubtless.calibration.background import Background
 from doubtless.calibration.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
 from doubtless.search.hits import Hits
@@ -100,6 +101,8 @@ class Statistics:
     spread: LabelSpread
     metric: WithinMetric | None = None
     """None: scores alone, without vectors."""
+    background: Background | None = None
+    """None: as metric; or it was fitted before there was one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +114,7 @@ class Evidence:
     table: dict[str, Tensor]
     """Name → (n, M) float64, 0 where there is no label."""
     scores: dict[str, Tensor]
-    """Name → (n,) float64: of all labelled hits, whatever their label."""
+    """Name → (n,) float64: of all labelled hits, whatever their label, and of the query among all items."""
 
     @property
     def there(self) -> Tensor:
@@ -146,6 +149,9 @@ def evidence(
     distance        −‖z − mean of its hits‖² · m/(m + 1) in the metric within labels: what a mean of m items
                     adds to the distance of one more is taken out
     cosine          of the angle between them, seen from the gallery's mean
+
+    Of the query as a whole: first and last score, mean of the first ten; mean and deviation of its cosines with all
+    items (`Background`).
     """
     slot, label = columns(hits)
     there, width = label >= 0, label.shape[1]
@@ -165,7 +171,7 @@ def evidence(
             raise InputError("This model was fitted with vectors; the queries' and the items' are needed.")
         table |= _from_means(hits, slot, label, by.metric, vectors)
     table = {name: value.masked_fill(~there, 0.0) for name, value in table.items()}
-    return Evidence(label, table, _whole(score))
+    return Evidence(label, table, _whole(score) | _among_all(hits, by))
 
 
 def columns(hits: LabelHits) -> tuple[Tensor, Tensor]:
@@ -219,6 +225,15 @@ def _whole(score: Tensor) -> dict[str, Tensor]:
         "last": torch.where(any_found, last, 0.0),
         "mean": mean,
     }
+
+
+def _among_all(hits: LabelHits, by: Statistics) -> dict[str, Tensor]:
+    """Mean and deviation (n,) of the queries' scores with all items; nothing without vectors."""
+    if by.background is None:
+        return {}
+    assert hits.query is not None
+    mean, deviation = by.background(hits.query)
+    return {"all": mean / by.scale, "all_deviation": deviation / by.scale}
 
 
 def _from_means(

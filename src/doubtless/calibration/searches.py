@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from doubtless.calibration.background import Background
 from doubtless.calibration.distribution import FOLDS, UNKNOWN, Distribution, LabelDistribution, Weights
 from doubtless.calibration.evidence import Evidence, LabelHits, Statistics, Vectors, evidence
 from doubtless.calibration.within import LabelSpread, WithinMetric
@@ -17,7 +18,7 @@ from doubtless.logistic import folds_of
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Labelled items of the gallery from which the metric within labels is fitted."""
+    """Labelled items of the gallery from which the metric within labels and the background are fitted."""
 
     vectors: Tensor  # (s, D)
     label: Tensor  # (s,)
@@ -118,7 +119,7 @@ def fit_distribution(searches: Searches, *, folds: int = FOLDS, seed: int = 0) -
 
 
 def _statistics(searches: Searches) -> Statistics:
-    """Unit of scores, spread of labels and metric, from all queries and the whole sample."""
+    """Unit of scores, spread of labels, metric and background, from all queries and the whole sample."""
     labelled = searches.present.labelled
     if not bool(labelled.any()) or len(searches.removed.unique()) < 2:
         raise InputError(
@@ -128,9 +129,13 @@ def _statistics(searches: Searches) -> Statistics:
     first = searches.present.score.double().masked_fill(~labelled, -torch.inf).amax(1)
     scale = float(first[first.isfinite()].std(correction=0))
     spread = LabelSpread.fit(searches.present.best_of(searches.label), searches.label)
-    sample = searches.sample
-    metric = None if sample is None else WithinMetric.fit(sample.vectors, sample.label)
-    return Statistics(scale if scale > 0 else 1.0, spread, metric)
+    by, sample = Statistics(scale if scale > 0 else 1.0, spread), searches.sample
+    return by if sample is None else _of_sample(by, sample.vectors, sample.label)
+
+
+def _of_sample(by: Statistics, vectors: Tensor, label: Tensor) -> Statistics:
+    """The same with the metric and the background of these vectors (s, D) of labels (s,)."""
+    return replace(by, metric=WithinMetric.fit(vectors, label), background=Background.fit(vectors))
 
 
 def _measured(searches: Searches, by: Statistics, *, folds: int, seed: int) -> tuple[Evidence, Evidence]:
@@ -161,17 +166,17 @@ def _in_folds(
     by: Statistics,
     own: tuple[Tensor, Tensor] | None,
 ) -> Evidence:
-    """Evidence of hits, each query's in a metric fitted on the sample without its fold (n,); −1: on all of it."""
+    """Evidence of hits, each query's by a metric and background without its fold (n,) of the sample; −1: by all."""
     sample = searches.sample
     assert sample is not None
     parts, places = [], []
     for number in fold.unique().tolist():
         held, kept = (fold == number).nonzero().squeeze(1), of_sample != number
-        metric = by.metric
+        used = by
         if number >= 0 and bool(kept.any()):
-            metric = WithinMetric.fit(sample.vectors[kept], sample.label[kept])
+            used = _of_sample(by, sample.vectors[kept], sample.label[kept])
         without = None if own is None else (own[0][held], own[1][held])
-        measured = evidence(hits[held], replace(by, metric=metric), vectors=searches.vectors, without=without)
+        measured = evidence(hits[held], used, vectors=searches.vectors, without=without)
         parts.append(measured)
         places.append(held)
     return _joined(parts, torch.cat(places).argsort())
