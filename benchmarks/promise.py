@@ -25,7 +25,8 @@ Histories  The same gallery in 20 steps of as many photos of its labels coming a
            end, less one photo. Canaries are asked as the gallery does; `alarms` counts histories with one. The
            level is 1 %.
 Photos     Of groups of 1 to 5 test photos of one label that is there, and as many of one that is not, at π = .1:
-           top-1, coverage under the promise, ECE and whether it is kept, by pooled distributions (*pooled*), of the
+           top-1, log-loss, the coverage that 5 % of wrong answers allow (`oracle`, by a threshold chosen on these very
+           queries), coverage under the promise, ECE and whether it is kept, by pooled distributions (*pooled*), of the
            mean of the vectors (*mean*), and of the photo whose first hit is nearest (*maximum*), both judged as
            single photos.
 """
@@ -44,7 +45,7 @@ from typing import Any
 import torch
 from frozen_features import frozen_features
 from open_set import DIM, FEATURES, Division, divide
-from open_set_measures import Asked, reliability
+from open_set_measures import Asked, oracle_coverage, reliability
 from promise_page import write_results
 from torch import Tensor
 
@@ -130,16 +131,19 @@ def came_to(found: Distribution, label: Tensor, known: int, promise: Promise) ->
     among = (found.label == label.unsqueeze(1)).any(1) & there
     right = torch.where(is_none, ~among, there & (first == label))
     sure = found.sureness
-    asked = Asked(
-        1 - sure[:known].clamp_min(-1), first[:known] == label[:known], 1 - sure[known:], label[known:]
-    )
+    doubt = 1 - sure.clamp_min(-1)
+    asked = Asked(doubt[:known], first[:known] == label[:known], doubt[known:], label[known:])
     answered = (sure >= promise.fallback) & (sure > -torch.inf)
     record = asked.came_to(answered, TERMS.unknown, promise.bound)
+    weight = asked.weight(TERMS.unknown)
+    given = found.outcome(torch.where(there, label, -1))
     return record | {
+        "oracle": oracle_coverage(asked, TERMS.unknown, TERMS.target_error),
+        "loss": float(-(weight * given.clamp_min(1e-6).log()).sum()),
         "met": promise.met,
         "bound": promise.bound,
         "kept": promise.is_worth_keeping,
-        "bins": reliability(best, right, asked.weight(TERMS.unknown)),
+        "bins": reliability(best, right, weight),
         "top1": float((first[:known] == label[:known]).double().mean()),
     }
 

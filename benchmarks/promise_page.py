@@ -43,6 +43,8 @@ def summary(records: Sequence[Record | None]) -> Record | None:
         "surely": sum(record["surely"] for record in kept) / len(there),
         "coverage": sum(record["coverage"] for record in kept) / len(there),
         "top1": mean("top1"),
+        "loss": mean("loss"),
+        "oracle": mean("oracle"),
     }
 
 
@@ -113,14 +115,13 @@ def page(result: Record) -> str:
     lines += ["", "All are withdrawn at the first question: more than a quarter is another."]
     lines += _table("Alarms in galleries whose promise holds", "set", "histories", "alarms")
     lines += [_line(name, one["histories"], one["alarms"]) for name, one in result["histories"].items()]
-    lines += _table(
-        "Several photos of one thing", "set", "photos", "way", "top-1", "coverage", "ECE", "broken", "surely"
-    )
+    names = ("set", "photos", "way", "top-1", "log-loss", "oracle", "coverage", "ECE", "broken", "surely")
+    lines += _table("Several photos of one thing", *names)
     for name, counts in result["together"].items():
         for count, ways in counts.items():
             for way, told in ways.items():
-                figures = [told[key] for key in ("top1", "coverage", "ece", "broken", "surely")]
-                lines.append(_line(name, count, way, *figures))
+                keys = ("top1", "loss", "oracle", "coverage", "ece", "broken", "surely")
+                lines.append(_line(name, count, way, *(told[key] for key in keys)))
     return "\n".join(lines) + "\n"
 
 
