@@ -70,6 +70,17 @@ def test_filters_choose_what_is_searched(service: Service, picture: bytes) -> No
     assert empty["hits"] == []
 
 
+def test_photos_of_one_thing_are_one_question(service: Service, picture: bytes) -> None:
+    files = [("image", picture), ("image", picture), ("image", picture)]
+    answer = send(service, "POST", "/v1/together", files=files, data={"k": "4"}).json()
+    assert len(answer["hits"]) == 4
+    assert len({hit["id"] for hit in answer["hits"]}) == 4
+    assert answer["labels"]
+    body = {"embeddings": [{"location": [1.0] * 8}, {"location": [0.5] * 8}]}
+    assert send(service, "POST", "/v1/together", json=body).json()["decision"]
+    check_problem(send(service, "POST", "/v1/together", data={"k": "4"}, files={"other": picture}), 422)
+
+
 def test_comparing_two_images(service: Service, picture: bytes) -> None:
     found = send(
         service, "POST", "/v1/compare", files={"first": picture, "second": picture}, data={"prior": "0.2"}
@@ -266,7 +277,7 @@ def test_the_documentation_needs_nothing_from_outside(service: Service) -> None:
     document = send(service, "GET", "/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/search", "/v1/compare", "/v1/embed", "/v1/items", "/v1/items/{id}", "/v1/items/{id}/image", "/v1/info",
-        "/healthz", "/v1/recalibrate",
+        "/healthz", "/v1/recalibrate", "/v1/together",
     }  # fmt: skip
     for methods in document["paths"].values():
         for operation in methods.values():

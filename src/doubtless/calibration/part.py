@@ -16,6 +16,15 @@ from doubtless.calibration.searches import FittedDistribution, Searches, fit_dis
 
 MOST_SAMPLED = 20_000
 """Items that the metric within labels is fitted on."""
+CHANGED = 0.25
+"""Share of a gallery that is new or gone from which on its promise is withdrawn, whatever canaries say."""
+LOOKS = (0.02, 0.04, 0.08, 0.16)
+"""Shares of change at which canaries are asked."""
+LEVEL = 0.01
+"""Probability that canaries ever withdraw a promise that is kept."""
+CANARIES = 400
+MOST_KNOWN, MOST_ABSENT = 1_000, 500
+"""Queries that a part is fitted on: known ones, searched without their label too, and others beside them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +38,16 @@ class FittedPart:
     promise: Promise
 
 
-def fit_part(kept: KeptSearches, items: Items, terms: Terms, *, seed: int = 0) -> FittedPart:
-    """Distribution and promise from what calibration queries found among all of these items."""
-    labelled = (items.label >= 0).nonzero().squeeze(1)
-    searches, known, asked = kept.searches(items, items[some_of(labelled, MOST_SAMPLED, seed)])
+def fit_part(
+    kept: KeptSearches, items: Items, terms: Terms, *, gallery: Items | None = None, seed: int = 0
+) -> FittedPart:
+    """Distribution and promise from what calibration queries found among all of these items.
+
+    gallery   what they are a part of: how items of one label vary is told by all of it
+    """
+    whole = items if gallery is None else gallery
+    labelled = (whole.label >= 0).nonzero().squeeze(1)
+    searches, known, asked = kept.searches(items, whole[some_of(labelled, MOST_SAMPLED, seed)])
     fitted = fit_distribution(searches, seed=seed)
     present, absent = fitted.unseen(unknown=terms.unknown)
     present = present.with_foreign(kept.foreign[known])

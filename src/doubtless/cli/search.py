@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from doubtless.errors import InputError
 if TYPE_CHECKING:
     from doubtless.embedding import Embedding
     from doubtless.gallery import Answer
+    from doubtless.index.settings import IndexScore
 
 
 def search(
@@ -30,11 +31,16 @@ def search(
         str | None, typer.Option(help="direction or expected-distance; default: the index's own.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
+    together: Annotated[
+        bool, typer.Option("--together", help="All images show one thing: one answer from all of them.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """Search an index with images (embedded by the model it was made with) or with vectors.
 
     Example: doubtless search gallery shoe.jpg --k 5 --where label=Sneaker
+
+    Example: doubtless search gallery front.jpg side.jpg back.jpg --together
 
     Example: doubtless search gallery --embedding queries.npy --json
     """
@@ -44,13 +50,15 @@ def search(
     if bool(images) == (embedding is not None):
         raise InputError("Name images to search with, or --embedding FILE, and not both.")
     with Gallery.open(index, model=model) as gallery:
+        queries: Any = images or []
+        names = [str(image) for image in images or []]
         if embedding is not None:
             queries, names = _vectors(embedding)
-            answers = gallery.ask(queries, k, where=conditions(where or []), score=score)  # type: ignore[arg-type]
+        only, by = conditions(where or []), cast("IndexScore | None", score)
+        if together:
+            told, names = [gallery.ask(queries, k, where=only, score=by, together=True)], [", ".join(names)]
         else:
-            names = [str(image) for image in images or []]
-            answers = gallery.ask(images or [], k, where=conditions(where or []), score=score)  # type: ignore[arg-type]
-        told = list(answers)
+            told = list(gallery.ask(queries, k, where=only, score=by))
         ranked_by = score or gallery.index.settings.score
     if json:
         queries_told = [{"query": name, **answer.to_json()} for name, answer in zip(names, told, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from torch import Tensor
 
@@ -46,7 +46,20 @@ class Asking(OpenGallery):
         where: Where | None = None,
         confidence: float = 0.9,
         score: IndexScore | None = None,
+        together: Literal[False] = False,
     ) -> Answers: ...
+
+    @overload
+    def ask(
+        self,
+        what: Pictures | Embedding | Queries,
+        k: int = 10,
+        *,
+        where: Where | None = None,
+        confidence: float = 0.9,
+        score: IndexScore | None = None,
+        together: Literal[True],
+    ) -> Answer: ...
 
     def ask(
         self,
@@ -56,6 +69,7 @@ class Asking(OpenGallery):
         where: Where | None = None,
         confidence: float = 0.9,
         score: IndexScore | None = None,
+        together: bool = False,
     ) -> Answer | Answers:
         """What the gallery thinks of a picture; of several, or of an embedding, one answer each.
 
@@ -63,6 +77,7 @@ class Asking(OpenGallery):
         where        only items for which it holds are searched: ``{"label": ["cat"], "year": 2024}``
         confidence   1 − α of the covering set, in (0, 1)
         score        another score than the gallery's own to rank by: hits are then shown and not judged
+        together     the pictures show one thing: their evidence is combined, and there is one answer
         """
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}.")
@@ -70,8 +85,13 @@ class Asking(OpenGallery):
             raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
         one = is_picture(what)
         queries = self.read([what] if one else what)  # type: ignore[list-item, arg-type]
-        judge = self.judge_of(where)
-        if score is not None and score != self.index.settings.score:
+        wanted, together = together, together and not one and len(queries) > 1
+        other = score is not None and score != self.index.settings.score
+        if other and together:
+            raise InputError("Photos of one thing are asked together by the gallery's own score.")
+        judge = self.judge_of_photos(len(queries), where) if together else self.judge_of(where)
+        if other:
+            assert score is not None
             judge = Judge.of_nothing(score)
         hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
         answers = judge.answers(
@@ -81,8 +101,9 @@ class Asking(OpenGallery):
             k=k,
             confidence=confidence,
             features=queries.features,
+            together=together,
         )
-        return answers[0] if one else answers
+        return answers[0] if one or wanted else answers
 
     def ask_items(self, rows: Tensor, k: int = 10) -> Answers:
         """What the gallery thinks of its own items at some rows (n,), each among all others."""

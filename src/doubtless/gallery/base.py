@@ -73,6 +73,10 @@ class OpenGallery:
         """The judge of the gallery as it is now, or of the part that a filter lets through."""
         return self._standing().of(self.index, where)
 
+    def judge_of_photos(self, count: int, where: Where | None = None) -> Judge:
+        """The judge of so many photos of one thing."""
+        return self._standing().of_photos(self.index, count, where)
+
     def change(self) -> Change | None:
         """What became of its items since it was calibrated; None where nothing was kept to tell that by."""
         return self._standing().change(self.index)

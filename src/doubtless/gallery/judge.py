@@ -17,12 +17,14 @@ from doubtless.calibration.distribution import DEPTH as LABEL_DEPTH
 from doubtless.calibration.distribution import Distribution
 from doubtless.calibration.evidence import LabelHits
 from doubtless.calibration.features import DEPTH
+from doubtless.calibration.together import FittedTogether, Pooling
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, finite
 from doubtless.gallery.answers import Answers, Doubted, Terms, watched_doubt
 from doubtless.gallery.calibrated import Calibrated
-from doubtless.gallery.label_doubt import LabelDoubt, oddness
+from doubtless.gallery.label_doubt import LabelDoubt, covering_of, oddness
+from doubtless.gallery.together import as_one, odd_as_one
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits
 
@@ -73,6 +75,8 @@ class Judge:
         """Said in place of numbers: nothing is answered."""
         self.withdrawn: str | None = None
         """Why what was promised at the calibration holds no longer; None: it does."""
+        self.pooling: Pooling | None = None
+        """All queries are photos of one thing, and become one answer."""
 
     @classmethod
     def of_nothing(cls, score: str) -> Judge:
@@ -89,6 +93,13 @@ class Judge:
             self.calibrated, distribution=made.distribution, promise=made.promise, covering=made.covering
         )
         return Judge(fit, doubt=self.doubt)
+
+    def of_photos(self, made: FittedTogether) -> Judge:
+        """The same for several photos of one thing, of which this was fitted."""
+        fit = replace(self.calibrated, promise=made.promise, covering=covering_of(made.present, made.label))
+        judge = Judge(fit, doubt=self.doubt)
+        judge.notes, judge.withdrawn, judge.pooling = self.notes, self.withdrawn, made.pooling
+        return judge
 
     def noting(self, note: str, *, withdrawn: bool = False) -> Judge:
         """The same with a warning in every answer; `withdrawn`: it says why the calibrated promise is."""
@@ -126,15 +137,19 @@ class Judge:
         k: int = 10,
         confidence: float = 0.9,
         features: Tensor | None = None,
+        together: bool = False,
     ) -> Answers:
         """Answers from hits in an index, at least `DEPTH` of them where the gallery has so many.
 
         features   (n, F) of the queries before the head, where the doubt looks at them
+        together   all of them are photos of one thing, of which this judge was made (`of_photos`): one answer
         """
         by_vector = features is None and self.wants_features
         warnings = self._warnings(index, by_vector=by_vector)
         if self.instead is not None:
-            nothing = torch.where(hits.found[:, 0], ABSTAIN, NOT_IN_GALLERY)
+            hits = as_one(hits) if together else hits
+            there = hits.found[:, :1].any(1)
+            nothing = torch.where(there, ABSTAIN, NOT_IN_GALLERY)
             return Answers(
                 index, hits, k, nothing, self.terms(confidence), warnings=warnings, instead=self.instead
             )
@@ -182,6 +197,8 @@ class Judge:
         first = LabelHits.of(hits.first(LABEL_DEPTH), embedding.direction)  # whatever more was asked for
         near = calibrated.distribution(first, vectors=index.directions, unknown=kept.terms.unknown)
         odd = oddness(self._following(index), embedding, features)
+        if self.pooling is not None:
+            near, odd, hits = self.pooling(near, len(near)), odd_as_one(odd), as_one(hits)
         told = near.with_foreign(odd.foreign).by_probability()
         assert hits.label is not None
         sizes = None

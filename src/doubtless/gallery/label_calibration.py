@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doubtless.calibration.conformal import CoveringSets
-from doubtless.calibration.distribution import Distribution
 from doubtless.calibration.fit import FEWEST, Known, Targets
 from doubtless.calibration.kept_searches import Found, Items, KeptSearches, some_of
 from doubtless.calibration.open_risk import Terms
@@ -27,7 +25,7 @@ from doubtless.errors import InputError
 from doubtless.gallery.calibrated import LABELS, Calibrated
 from doubtless.gallery.doubt import DoubtFitter
 from doubtless.gallery.kept import Kept, Sketch
-from doubtless.gallery.label_doubt import oddness
+from doubtless.gallery.label_doubt import covering_of, oddness
 from doubtless.index.base import Index
 from doubtless.metrics.calibration import match_ece
 from doubtless.metrics.ood import auroc
@@ -95,14 +93,19 @@ def items_of(index: Index, rows: Tensor | None = None) -> Items:
     return Items(every, label, index.directions)
 
 
-def fitted_on(kept: KeptSearches, items: Items, terms: Terms, *, seed: int) -> Calibrated:
-    """Distribution, promise and covering sets from what calibration queries found among all of these items."""
-    made = fit_part(kept, items, terms, seed=seed)
+def fitted_on(
+    kept: KeptSearches, items: Items, terms: Terms, *, gallery: Items | None = None, seed: int = 0
+) -> Calibrated:
+    """Distribution, promise and covering sets from what calibration queries found among all of these items.
+
+    gallery   what they are a part of, if they are not all of it
+    """
+    made = fit_part(kept, items, terms, gallery=gallery, seed=seed)
     label = made.searches.label
     return Calibrated(
         distribution=made.fitted.model,
         promise=made.promise,
-        covering=_covering(made.present, label),
+        covering=covering_of(made.present, label),
         kept=Kept(kept, Sketch.of(items)),
         record={
             "doubt": LABELS,
@@ -141,11 +144,6 @@ def _foreign(doubt: Doubt | None, fitter: DoubtFitter | None, queries: Embedding
     features = None if fitter.features is None else fitter.features[some]
     itself = None if fitter.itself is None else fitter.itself[some]
     return oddness(doubt, queries, features, itself).foreign
-
-
-def _covering(present: Distribution, label: Tensor) -> CoveringSets:
-    ordered = present.by_probability()
-    return CoveringSets.fit(ordered.probability, ordered.label == label.unsqueeze(1))
 
 
 def _figures(made: FittedPart) -> dict[str, Any]:

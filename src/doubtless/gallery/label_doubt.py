@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from doubtless.calibration.conformal import CoveringSets
 from doubtless.calibration.distribution import Distribution
 from doubtless.doubt.doubt import Doubt
 from doubtless.doubt.foreign import foreign_share
@@ -98,3 +99,9 @@ class LabelDoubt:
         rare = share_of_known(float(self.chances["altogether"][query]))
         named = {"image": "the image", "model": "the model", "novelty": "novelty"}[part]
         return f"Most of the doubt comes from {named}: {rare} of known queries are as odd."
+
+
+def covering_of(present: Distribution, label: Tensor) -> CoveringSets:
+    """Covering sets from the distributions of n known queries of these labels (n,)."""
+    ordered = present.by_probability()
+    return CoveringSets.fit(ordered.probability, ordered.label == label.unsqueeze(1))

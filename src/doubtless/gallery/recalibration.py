@@ -22,10 +22,16 @@ from doubtless.calibration.kept_searches import (
 )
 from doubtless.errors import InputError
 from doubtless.gallery.calibrated import Calibrated
-from doubtless.gallery.kept import Kept
+from doubtless.gallery.kept import Kept, Sketch
 from doubtless.gallery.label_calibration import MOST, fitted_on, items_of
 from doubtless.gallery.label_doubt import oddness
 from doubtless.index.base import Index
+
+FITTED, FEWEST_FITTED, MOST_FITTED = 0.2, 400, 800
+"""Share of the followed queries that distribution and promise are fitted on, so many at least and at most: a tenth
+of a whole calibration's cost leaves time for no more."""
+MOST_SAMPLED = 4_000
+"""Items that the metric within labels is fitted on."""
 
 
 def recalibrate(index: Index, *, seed: int = 0) -> dict[str, Any]:
@@ -49,9 +55,12 @@ def recalibrate(index: Index, *, seed: int = 0) -> dict[str, Any]:
             f"Of the kept queries {known} have a match in the gallery as it is now, and it takes {FEWEST}; use "
             "doubtless calibrate instead."
         )
-    made = fitted_on(queries, items, promise.terms, seed=seed)
+    count = min(MOST_FITTED, max(FEWEST_FITTED, round(FITTED * len(queries))))
+    some = some_of(torch.arange(len(queries)), count, seed)
+    sample = items[some_of((items.label >= 0).nonzero().squeeze(1), MOST_SAMPLED, seed)]
+    made = fitted_on(queries[some], items, promise.terms, gallery=sample, seed=seed)
     about = {
-        "queries": known,
+        "queries": len(made.promise.outcomes.score) if made.promise is not None else 0,
         "items": len(items),
         "recalibrated": {"new": change.new, "gone": change.gone, "queries_searched": again + fresh},
     }
@@ -60,7 +69,7 @@ def recalibrate(index: Index, *, seed: int = 0) -> dict[str, Any]:
         distribution=made.distribution,
         promise=made.promise,
         covering=made.covering,
-        kept=made.kept,
+        kept=Kept(queries, Sketch.of(items)),
         record={**(calibrated.record or {}), **(made.record or {}), **about},
     )
     renewed.save(index)

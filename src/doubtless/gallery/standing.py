@@ -21,7 +21,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from doubtless.calibration.kept_searches import Items
-from doubtless.calibration.part import contradicted, drawn
+from doubtless.calibration.part import (
+    CANARIES,
+    CHANGED,
+    LEVEL,
+    LOOKS,
+    MOST_ABSENT,
+    MOST_KNOWN,
+    contradicted,
+    drawn,
+)
+from doubtless.calibration.together import fit_together
 from doubtless.errors import InputError
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.kept import Change, Sketch
@@ -35,20 +45,13 @@ MOST_FILTERS = 32
 """Filters whose judges are kept in memory."""
 SAME = 0.1
 """What has changed by no more than this share since it was fitted is still told by that fit."""
-CHANGED = 0.25
-"""Share of a gallery that is new or gone from which on its promise is withdrawn, whatever canaries say."""
-LOOKS = (0.02, 0.04, 0.08, 0.16)
-"""Shares of change at which canaries are asked."""
-LEVEL = 0.01
-"""Probability that canaries ever withdraw a promise that is kept."""
-CANARIES = 400
-MOST_KNOWN, MOST_ABSENT = 1_000, 500
-"""Queries that a part is fitted on: known ones, searched without their label too, and others beside them."""
 FEWEST_KNOWN, FEWEST_LABELS = 50, 2
 """Below which nothing is said of a part."""
 MOST_PRODUCTS = 4e10
 """Numbers that may be multiplied while somebody waits for an answer: about a second's worth."""
 FEWEST_QUERIES = 300
+MOST_PHOTOS_ASKED = 2_000
+"""Queries that groups of photos are made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +73,13 @@ class Standings:
         self._looks = 0  # that have been taken
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Standing] = OrderedDict()
+        self._photos: OrderedDict[tuple[str, int], tuple[Judge, Judge]] = OrderedDict()
 
     def of(self, index: Index, where: Where | None = None) -> Judge:
         """The judge of answers from the items for which `where` holds, or from all."""
         if self.kept is None:
             return self.judge.for_part() if where else self.judge
-        key, version = json.dumps(where or None, sort_keys=True, default=list), index.version
+        key, version = _key(where), index.version
         with self._lock:
             standing = self._known.get(key)
             if standing is None or standing.version != version:
@@ -85,6 +89,26 @@ class Standings:
             while len(self._known) > MOST_FILTERS:
                 self._known.popitem(last=False)
             return standing.judge
+
+    def of_photos(self, index: Index, count: int, where: Where | None = None) -> Judge:
+        """The judge of `count` photos of one thing, fitted once on groups of as many."""
+        judge, key = self.of(index, where), (_key(where), count)
+        if judge.instead is not None:
+            return judge
+        if self.kept is None or judge.calibrated.distribution is None:
+            raise InputError(
+                "Several photos are asked together where a gallery was calibrated on its labels, and ranks by "
+                "direction; calibrate it, or ask them one by one."
+            )
+        with self._lock:
+            base, made = self._photos.get(key, (None, None))
+            if base is not judge or made is None:
+                made = self._fitted_on_photos(index, judge, count, where)
+                self._photos[key] = judge, made
+            self._photos.move_to_end(key)
+            while len(self._photos) > MOST_FILTERS:
+                self._photos.popitem(last=False)
+            return made
 
     def change(self, index: Index) -> Change | None:
         """What became of the gallery since it was calibrated; None where nothing was kept to tell by."""
@@ -146,10 +170,11 @@ class Standings:
                 f"No probability: {part} has {len(items):,} items, too many to be calibrated while you wait."
             )
         scale = min(1.0, affordable / (MOST_KNOWN + MOST_ABSENT))
+        gallery = items_of(index)
         queries = drawn(
             self.kept.searches,
             items,
-            items_of(index),
+            gallery,
             known=int(scale * MOST_KNOWN),
             others=int(scale * MOST_ABSENT),
         )
@@ -162,7 +187,28 @@ class Standings:
             )
         searched = queries.among(items, queries.vectors(items))
         try:
-            made = fitted_on(searched, items, promise.terms, seed=0)
+            made = fitted_on(searched, items, promise.terms, gallery=gallery)
         except InputError as error:
             return self.judge.saying_nothing(f"No probability: {part} cannot be calibrated. {error}")
         return self.judge.with_fit(made)
+
+    def _fitted_on_photos(self, index: Index, judge: Judge, count: int, where: Where | None) -> Judge:
+        assert self.kept is not None
+        calibrated = judge.calibrated
+        assert calibrated.distribution is not None
+        assert calibrated.promise is not None
+        items = items_of(index, index.rows_where(where) if where else None)
+        known = min(MOST_PHOTOS_ASKED, int(MOST_PRODUCTS / max(1, len(items) * index.dim)))
+        queries = drawn(self.kept.searches, items, items, known=known, others=0)
+        searched = queries.among(items, queries.vectors(items))
+        try:
+            made = fit_together(
+                searched, items, calibrated.distribution, calibrated.promise.terms, count=count
+            )
+        except InputError as error:
+            return judge.saying_nothing(f"No probability of {count} photos together. {error}")
+        return judge.of_photos(made)
+
+
+def _key(where: Where | None) -> str:
+    return json.dumps(where or None, sort_keys=True, default=list)

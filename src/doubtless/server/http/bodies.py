@@ -42,6 +42,20 @@ async def read_form(request: Request, kind: type[Body], *images: str) -> tuple[B
         return _checked(kind, fields), files
 
 
+async def read_images(
+    request: Request, kind: type[Body], name: str, *, most: int
+) -> tuple[Body, list[bytes]]:
+    """The fields of a form, and the bytes of its images, which all have one name."""
+    async with request.form(max_files=most, max_fields=FIELDS, max_part_size=FIELD_BYTES) as form:
+        files = form.getlist(name)
+        if not files or not all(isinstance(file, UploadFile) for file in files):
+            raise BodyError([Fault(at=name, detail="image files are needed here")])
+        others = FormData([(key, value) for key, value in form.multi_items() if key != name])
+        _refuse_repeated(others)
+        images = [await file.read() for file in files if isinstance(file, UploadFile)]
+        return _checked(kind, dict(others.multi_items())), images
+
+
 def content_type(request: Request, *accepted: str) -> str:
     """Which of the accepted types a body has; 415 for others."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()

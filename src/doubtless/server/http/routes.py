@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
+from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.server.http import bodies, problems, schemas
@@ -34,7 +35,16 @@ ItemId = Annotated[str, Path(description="Id of an item.", examples=["shoe-17"],
 def build(service: Service) -> APIRouter:
     """The routes over a service."""
     router = APIRouter()
-    for add in (_add_search, _add_compare, _add_embed, _add_store, _add_by_id, _add_recalibrate, _add_about):
+    for add in (
+        _add_search,
+        _add_together,
+        _add_compare,
+        _add_embed,
+        _add_store,
+        _add_by_id,
+        _add_recalibrate,
+        _add_about,
+    ):
         add(router, service)
     return router
 
@@ -66,6 +76,34 @@ def _add_search(router: APIRouter, service: Service) -> None:
             query = Query(embedding=_given(service, asked.embedding), question=question)
         reply = await asyncio.wrap_future(service.submit(query))
         return _json(schemas.AnswerReply.of(answer_of(reply)))
+
+
+def _add_together(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/together",
+        summary="Search with several photos of one thing",
+        tags=["asking"],
+        response_model=schemas.AnswerReply,
+        responses=problems.described(*USUAL),
+        openapi_extra=bodies.described(
+            schemas.TogetherBody, schemas.SearchForm, "image", example={"embeddings": [SMALL, SMALL], "k": 5}
+        ),
+    )
+    async def together(request: Request) -> Response:
+        """One answer from all of them: a form has the field `image` as often as there are photos."""
+        asked: schemas.SearchForm | schemas.TogetherBody
+        photos: list[Tensor] | Embedding
+        if bodies.content_type(request, FORM, JSON) == FORM:
+            asked, images = await bodies.read_images(
+                request, schemas.SearchForm, "image", most=schemas.MOST_PHOTOS
+            )
+            photos = [(await _decoded(service, image)).pixels for image in images]
+        else:
+            asked = await bodies.read_json(request, schemas.TogetherBody)
+            photos = Embedding.cat([_given(service, one) for one in asked.embeddings])
+        question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
+        answer = await asyncio.to_thread(service.answer_together, photos, question)
+        return _json(schemas.AnswerReply.of(answer))
 
 
 def _add_compare(router: APIRouter, service: Service) -> None:

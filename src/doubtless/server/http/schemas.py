@@ -29,6 +29,8 @@ TargetError = Annotated[
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
 Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
 
+MOST_PHOTOS = 15
+"""Of one thing."""
 WHERE = {"label": ["Sneaker", "Sandal"], "shelf": 3}
 
 
@@ -78,6 +80,15 @@ class SearchForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
     k: Count = 10
     where: Json[Where | None] | None = None
+    confidence: Confidence = 0.9
+
+
+class TogetherBody(Strict):
+    """A search with embeddings of several photos of one thing."""
+
+    embeddings: Annotated[list[EmbeddingBody], Field(min_length=1, max_length=MOST_PHOTOS)]
+    k: Count = 10
+    where: Where | None = None
     confidence: Confidence = 0.9
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery import Answer, Gallery, PairAnswer
+from doubtless.gallery import Answer, Gallery, PairAnswer, Queries
 from doubtless.runs.data import image_size
 from doubtless.runs.model import Model
 from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
@@ -129,6 +129,17 @@ class Service:
             image if isinstance(image, Embedding) else self.embed([image]) for image in (first, second)
         )
         return self.gallery.compare(one, other, prior=prior, target_error=target_error)
+
+    def answer_together(self, photos: Sequence[Tensor] | Embedding, question: Question) -> Answer:
+        """One answer about one thing, from what `decode` gave of several photos, or their embeddings."""
+        queries: Embedding | Queries
+        if isinstance(photos, Embedding):
+            queries = photos
+        else:
+            queries = Queries.cat([self.gallery.read_prepared(pixels.unsqueeze(0)) for pixels in photos])
+        return self.gallery.ask(
+            queries, question.k, where=question.where or None, confidence=question.confidence, together=True
+        )
 
     # -- asking without waiting in a thread: the API --------------------------------------------------
 

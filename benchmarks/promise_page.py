@@ -1,0 +1,133 @@
+"""What benchmarks/promise.py has measured as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+Record = dict[str, Any]
+WAYS = ("whole", "tail", "part")
+
+
+def read(folder: Path, experiment: str) -> dict[str, list[Record]]:
+    """Set → its divisions."""
+    found = {}
+    for path in sorted(folder.glob(f"*-{experiment}.jsonl")):
+        found[path.stem.removesuffix(f"-{experiment}")] = [
+            json.loads(line) for line in path.read_text().splitlines()
+        ]
+    return found
+
+
+def summary(records: Sequence[Record | None]) -> Record | None:
+    """Of one way to tell, over divisions; None where there was nothing to tell."""
+    there = [record for record in records if record is not None]
+    if not there:
+        return None
+    bins = torch.tensor([record["bins"] for record in there], dtype=torch.double).mean(0)
+    kept = [record for record in there if record["kept"]]
+
+    def mean(name: str) -> float:
+        return sum(float(record[name]) for record in there) / len(there)
+
+    return {
+        "divisions": len(there),
+        "ece": float(bins.abs().sum()),
+        "promised": len(kept) / len(there),
+        "bound": sum(record["bound"] for record in kept) / max(1, len(kept)),
+        "broken": sum(record["broken"] for record in kept) / len(there),
+        "surely": sum(record["surely"] for record in kept) / len(there),
+        "coverage": sum(record["coverage"] for record in kept) / len(there),
+        "top1": mean("top1"),
+        "loss": mean("loss"),
+        "oracle": mean("oracle"),
+    }
+
+
+def gathered(folder: Path) -> Record:
+    """Everything that was measured, summed up."""
+    result: Record = {"filters": {}, "growth": {}, "replaced": {}, "histories": {}, "together": {}}
+    for experiment, kinds in (("filters", ("labels", "items")), ("growth", ("grown", "shrunk"))):
+        for name, records in read(folder, experiment).items():
+            for kind in kinds:
+                part = {way: summary([record[kind][way] for record in records]) for way in WAYS}
+                sizes = {
+                    size: sum(record[kind].get(size, 0) for record in records) / len(records)
+                    for size in ("from", "items")
+                }
+                result[experiment][f"{name}/{kind}"] = part | sizes
+    for name, records in read(folder, "replaced").items():
+        result["replaced"][name] = {
+            way: summary([record[way] for record in records]) for way in ("unnoticed", "part")
+        } | {"risk": sum(record["unnoticed"]["risk"] or 0 for record in records) / len(records)}
+    for name, records in read(folder, "history").items():
+        alarms = sum(record["alarm"] for record in records)
+        result["histories"][name] = {"histories": len(records), "alarms": alarms}
+    for name, records in read(folder, "together").items():
+        result["together"][name] = {
+            count: {
+                way: summary([record[count][way] for record in records if count in record])
+                for way in ("pooled", "mean", "maximum")
+            }
+            for count in map(str, range(1, 6))
+            if any(count in record for record in records)
+        }
+    return result
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+
+
+def _table(title: str, *names: str) -> list[str]:
+    return ["", f"## {title}", "", _line(*names), "|---" * len(names) + "|"]
+
+
+def page(result: Record) -> str:
+    """The tables."""
+    lines = [
+        "# A promise that survives use",
+        "",
+        "Made by `python benchmarks/promise.py`; its docstring says what each number is. Frozen EfficientNet-lite0",
+        "features, promise of 5 % at π = .1 and 95 % confidence. `broken` and `surely` count divisions.",
+    ]
+    for experiment, title in (("filters", "Filters to a tenth"), ("growth", "Growth and shrinking")):
+        lines += _table(
+            title, "set", "items", "way", "divisions", "ECE", "promised", "broken", "surely", "coverage"
+        )
+        for name, found in result[experiment].items():
+            size = f"{found['from']:.0f} → {found['items']:.0f}" if found["from"] else f"{found['items']:.0f}"
+            for way in WAYS:
+                if (told := found[way]) is not None:
+                    figures = [told[key] for key in ("ece", "promised", "broken", "surely", "coverage")]
+                    lines.append(_line(name, size, way, told["divisions"], *figures))
+    lines += _table(
+        "Another gallery in its place", "set", "divisions", "R unnoticed", "surely broken unnoticed", "ECE anew",
+        "surely broken anew",
+    )  # fmt: skip
+    for name, found in result["replaced"].items():
+        old, new = found["unnoticed"], found["part"]
+        lines.append(_line(name, old["divisions"], found["risk"], old["surely"], new["ece"], new["surely"]))
+    lines += ["", "All are withdrawn at the first question: more than a quarter is another."]
+    lines += _table("Alarms in galleries whose promise holds", "set", "histories", "alarms")
+    lines += [_line(name, one["histories"], one["alarms"]) for name, one in result["histories"].items()]
+    names = ("set", "photos", "way", "top-1", "log-loss", "oracle", "coverage", "ECE", "broken", "surely")
+    lines += _table("Several photos of one thing", *names)
+    for name, counts in result["together"].items():
+        for count, ways in counts.items():
+            for way, told in ways.items():
+                keys = ("top1", "loss", "oracle", "coverage", "ece", "broken", "surely")
+                lines.append(_line(name, count, way, *(told[key] for key in keys)))
+    return "\n".join(lines) + "\n"
+
+
+def write_results(folder: Path, out: Path) -> None:
+    """promise.json and README.md."""
+    result = gathered(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "promise.json").write_text(json.dumps(result, indent=1) + "\n")
+    (out / "README.md").write_text(page(result))
