@@ -14,11 +14,14 @@ from doubtless.cli import (
     embed,
     evaluate,
     export,
+    feedback,
     index,
     listing,
     posterior,
+    review,
     search,
     serve,
+    status,
     train,
 )
 from doubtless.cli import evaluate as report
@@ -43,6 +46,9 @@ app.add_typer(index.index, name="index")
 app.command("search")(search.search)
 app.command("calibrate")(calibrate.calibrate)
 app.command("compare")(compare.compare)
+app.command("feedback")(feedback.feedback)
+app.command("review")(review.review)
+app.command("status")(status.status)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
