@@ -1,4 +1,4 @@
-"""Features of the same photos seen by other eyes: out of focus, or by a worse camera under a warmer light.
+"""Features of the same photos seen otherwise: out of focus, by a worse camera under a warmer light, as a copy.
 
     python benchmarks/shifted_features.py --cache features      # some minutes on a CPU
 
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import torch
 from frozen_features import SOURCES, WEIGHTS, Features, chosen
+from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
@@ -45,7 +47,14 @@ def other_camera(image: Tensor) -> Tensor:
     return (255 * (seen + 0.04 * grain)).round().clamp(0, 255).to(torch.uint8)
 
 
-SHIFTS: dict[str, Callable[[Tensor], Tensor]] = {"blur": blurred, "camera": other_camera}
+def copied(image: Tensor) -> Tensor:
+    """Saved once more, as JPEG; uint8 (C, H, W)."""
+    file = BytesIO()
+    transforms.to_pil_image(image).save(file, format="JPEG", quality=75)
+    return transforms.pil_to_tensor(Image.open(file))
+
+
+SHIFTS: dict[str, Callable[[Tensor], Tensor]] = {"blur": blurred, "camera": other_camera, "copy": copied}
 
 
 def shifted_features(shift: str, name: str, cache: Path) -> Features:

@@ -4,8 +4,8 @@ Everything is measured by one number, `tells`: the chance that what is stored or
 
 answer      an answer that was drawn (`Gallery.keep`) and that nobody has judged: uncertain ones always, sure ones
             every other time, so that few labels show whether the promise holds. What is said becomes feedback
-label       an item whose label is less probable than another, judged by all other items: probably an error. What is
-            said becomes its label
+label       an item whose label is far less probable than another, judged by all other items, so that it is an
+            error with a chance of 3 in 10 or more where 1 in 20 is one beforehand. What is said becomes its label
 duplicate   two items so near that they are one picture: under two labels one of these is wrong; under one label the
             picture counts twice, and finds itself when the gallery is calibrated
 """
@@ -31,8 +31,11 @@ Kind = Literal["answer", "label", "duplicate"]
 MOST_LOOKED_AT = 20_000
 """Items that are looked at, drawn at random where there are more."""
 CHUNK = 500
-LIKELIER = 1.0
-"""How much more probable another label must be than the item's own."""
+TINY = 1e-12
+ERRORS = 0.05
+"""Share of labels held to be wrong before an item is looked at."""
+LEAST = 0.3
+"""Chance of being wrong from which a label is asked for."""
 SAME_PICTURE = 0.1
 """Of the median distance between nearest items: what is nearer is one picture."""
 TWICE = 0.5
@@ -137,7 +140,7 @@ def waiting_answers(gallery: Judged) -> Iterator[Question]:
 
 
 def doubtful_labels(gallery: Asking, rows: Tensor) -> Iterator[Question]:
-    """Items whose label is less probable than another one, each judged by all others."""
+    """Items whose label is far less probable than another one, each judged by all others."""
     index = gallery.index
     code_of = dict(zip(index.rows.tolist(), index.labels.tolist(), strict=True))
     sizes = index.labels[index.labels >= 0].bincount(minlength=1)
@@ -150,7 +153,8 @@ def doubtful_labels(gallery: Asking, rows: Tensor) -> Iterator[Question]:
         own = told.of(given.unsqueeze(1)).squeeze(1)
         others = told.probability.masked_fill((told.label == given.unsqueeze(1)) | (told.label < 0), 0.0)
         chance, place = others.max(1)
-        doubtful = (chance > LIKELIER * own).nonzero().squeeze(1)
+        wrong = ERRORS * chance / (ERRORS * chance + (1 - ERRORS) * own).clamp_min(TINY)
+        doubtful = (wrong >= LEAST).nonzero().squeeze(1)
         items = index.items(some[doubtful])
         for number, item in zip(doubtful.tolist(), items, strict=True):
             best = int(told.label[number, place[number]])
@@ -158,7 +162,7 @@ def doubtful_labels(gallery: Asking, rows: Tensor) -> Iterator[Question]:
             yield Question(
                 f"item:{item.id}",
                 "label",
-                likely,
+                float(wrong[number]),
                 f"Is this {item.label} (probability {before:.2f}), or {names[best]} ({likely:.2f})?",
                 item.label,
                 options=((names[best], likely), (str(item.label), before)),
