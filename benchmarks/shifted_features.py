@@ -2,7 +2,7 @@
 
     python benchmarks/shifted_features.py --cache features      # some minutes on a CPU
 
-Kept beside those of frozen_features.py, of at most `MOST` photos of test classes: `features/blur-cub.pt`, …,
+Kept beside those of frozen_features.py, of at most some (`MOST`) photos of test classes: `features/blur-cub.pt`, …,
 with `features` (n, F) and `row` (n,), the place of each photo among those of `features/cub.pt`.
 """
 
@@ -25,7 +25,8 @@ from doubtless.data.source import locate
 from doubtless.models import Encoder
 from doubtless.server.page.question import blur
 
-MOST = 2_500
+MOST = {"blur": 2_500, "camera": 2_500, "copy": 400}
+"""Photos of test classes that each is made of; few copies are wanted."""
 BLUR = 0.15
 """Of the page's slider: a standard deviation of 1.8 % of the shorter side."""
 WARMTH = (1.15, 1.0, 0.75)
@@ -62,11 +63,11 @@ def shifted_features(shift: str, name: str, cache: Path) -> Features:
     path = cache / f"{shift}-{name}.pt"
     if not path.exists():
         cache.mkdir(parents=True, exist_ok=True)
-        torch.save(_made(SHIFTS[shift], name), path)
+        torch.save(_made(shift, name), path)
     return dict(torch.load(path))
 
 
-def _made(shift: Callable[[Tensor], Tensor], name: str) -> Features:
+def _made(shift: str, name: str) -> Features:
     images = SOURCES[name]
     source, size = open_source(images.source), images.size
     rows = chosen(source, images)
@@ -75,14 +76,18 @@ def _made(shift: Callable[[Tensor], Tensor], name: str) -> Features:
     test = labels >= int(labels.max() + 1) // 2 if given is None else given[rows] == 1
     places = test.nonzero().squeeze(1)
     places = (
-        places[torch.randperm(len(places), generator=torch.Generator().manual_seed(1))[:MOST]].sort().values
+        places[torch.randperm(len(places), generator=torch.Generator().manual_seed(1))[: MOST[shift]]]
+        .sort()
+        .values
     )
     weights = str(locate(WEIGHTS))
     encoder = Encoder("tf_efficientnet_lite0", channels=3, size=size, pooling="gem", weights=weights).eval()
     prepare, parts = Preparation(channels=3, size=size), []
     with torch.inference_mode():
         for part in rows[places].split(64):
-            parts.append(encoder(torch.stack([prepare(shift(source.image(int(row)))) for row in part])))
+            parts.append(
+                encoder(torch.stack([prepare(SHIFTS[shift](source.image(int(row)))) for row in part]))
+            )
     return {"features": torch.cat(parts).clone(), "row": places}
 
 

@@ -21,7 +21,9 @@ from doubtless.errors import FileError, InputError
 from doubtless.gallery import Gallery
 from doubtless.gallery.feedback import AHEAD, FeedbackStore, Shown
 from doubtless.gallery.labelled import labelled_queries
+from doubtless.index.backends import INDEXES
 from tests.gallery.galleries import gallery as made_up
+from tests.index.memory_index import MemoryIndex
 
 
 def shown(id: str = "a1", **other: object) -> Shown:
@@ -282,3 +284,18 @@ def test_drawn_answers_are_labelled_queries_and_complaints_are_not(shop: Gallery
             shop.feedback(answer.id or "", "wrong")
         with pytest.raises(InputError, match="nobody said what"):
             shop.calibrate(queries="feedback", target_error=0.2)
+
+
+def test_feedback_on_a_gallery_elsewhere_lies_beside_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(INDEXES._items, "memory", MemoryIndex)
+    index = MemoryIndex.create("memory:herbs", family="point", dim=4)
+    index.add(Embedding.point(torch.eye(4)), list("abcd"), labels=["leek", "leek", "garlic", "garlic"])
+    with Gallery(index) as elsewhere:
+        elsewhere.feedback(elsewhere.ask(Embedding.point(torch.eye(4)[:1]))[0], "right")
+        assert elsewhere.watch().standing is None
+        assert elsewhere.judgements.path.is_file()
+        assert elsewhere.judgements.path.parent.parent.resolve() == tmp_path
+        assert [entry.truth for entry in elsewhere.judgements.entries()] == ["leek"]
