@@ -36,8 +36,8 @@ NOTES = f"""## Read with care
 - Which labels are listed (a chance of .3 where .05 are wrong beforehand, ranked by the ratio to the given label's
   probability) was chosen on two divisions of the training classes of Grocery and Omniglot. Test classes were looked
   at once.
-- `kill -9` while feedback is written is a test (`{KILLS}`, slow): two writers at a time, killed 24 times, 6,837 entries
-  acknowledged, none lost; 25 more were on the disk and not yet acknowledged.
+- `kill -9` while feedback is written is a test (`{KILLS}`, slow): two writers at a time, killed 24 times, 6,837
+  entries acknowledged, none lost; 25 more were on the disk and not yet acknowledged.
 """
 
 

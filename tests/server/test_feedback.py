@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from doubtless.cli import app
 from doubtless.gallery import Gallery
 from doubtless.server.page.question import Asking
 from doubtless.server.page.thumbnails import Thumbnails
@@ -101,7 +103,14 @@ def test_what_was_drawn_is_kept_with_its_picture_and_judged_after_a_restart(
         assert gallery.judgements.picture(kept[0][0].id) == pictures[0]
         places = [shown.place for shown, _ in kept if shown.decision == "answer"]
         assert places == list(range(len(places)))
+        done = CliRunner().invoke(
+            app, ["review", str(own_index), "--pictures", str(own_index.parent / "asked")]
+        )
+        assert done.exit_code == 0, done.output
         waiting = gallery.review(kinds=["answer"])
+        written = {path.stem: path.read_bytes() for path in (own_index.parent / "asked").glob("*.png")}
+        assert set(written) == {one.id.removeprefix("answer:") for one in waiting}
+        assert written[waiting[0].id.removeprefix("answer:")] in pictures
         assert gallery.accept(waiting[0].id, "right")
     with Service.open(own_index) as again:
         reply = send(again, "POST", "/v1/feedback", json={"answer": answers[1].id, "said": "wrong"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
+    from doubtless.gallery import Gallery
     from doubtless.gallery.review import Review
 
 
@@ -24,6 +26,9 @@ def review(
             help="What was said to a question, ID=LABEL: answer:ID=right, answer:ID=wrong, answer:ID=LABEL or "
             "item:ID=LABEL; may be repeated."
         ),
+    ] = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Write the pictures that were kept with answers into this folder.")
     ] = None,
     who: Annotated[str | None, typer.Option(help="Whoever says so.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the questions as JSON.")] = False,
@@ -48,10 +53,29 @@ def review(
                 typer.echo(opened.accept(id, label, who=who))
             return
         found = opened.review(most, kinds=kind)
+        if pictures is not None:
+            _write_pictures(found, opened, pictures)
     if json:
         print_json(found.to_json())
     else:
         print_review(found)
+
+
+def _write_pictures(found: Review, gallery: Gallery, folder: Path) -> None:
+    """What was asked, a file per answer, called by its id."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    from doubtless.files import write_bytes
+
+    for one in found:
+        kind, _, id = one.id.partition(":")
+        data = gallery.judgements.picture(id) if kind == "answer" else None
+        if data is not None:
+            with Image.open(BytesIO(data)) as image:
+                suffix = (image.format or "image").lower()
+            write_bytes(folder / f"{id}.{suffix}", data)
 
 
 def _parted(reply: str) -> tuple[str, str]:
