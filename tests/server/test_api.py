@@ -277,7 +277,7 @@ def test_the_documentation_needs_nothing_from_outside(service: Service) -> None:
     document = send(service, "GET", "/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/search", "/v1/compare", "/v1/embed", "/v1/items", "/v1/items/{id}", "/v1/items/{id}/image", "/v1/info",
-        "/healthz", "/v1/recalibrate", "/v1/together",
+        "/v1/feedback", "/v1/status", "/healthz", "/v1/recalibrate", "/v1/together",
     }  # fmt: skip
     for methods in document["paths"].values():
         for operation in methods.values():

@@ -14,12 +14,15 @@ from doubtless.cli import (
     embed,
     evaluate,
     export,
+    feedback,
     index,
     listing,
     posterior,
     recalibrate,
+    review,
     search,
     serve,
+    status,
     train,
 )
 from doubtless.cli import evaluate as report
@@ -45,6 +48,9 @@ app.command("search")(search.search)
 app.command("calibrate")(calibrate.calibrate)
 app.command("recalibrate")(recalibrate.recalibrate)
 app.command("compare")(compare.compare)
+app.command("feedback")(feedback.feedback)
+app.command("review")(review.review)
+app.command("status")(status.status)
 app.command("export")(export.export)
 app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)

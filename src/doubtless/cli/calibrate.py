@@ -18,7 +18,8 @@ QueryPlace = Annotated[
     str | None,
     typer.Option(
         help="Labelled queries from outside instead of the index's items: a folder with a folder per label, a CSV "
-        "(path, label), a folder of `doubtless embed`, .npz or .safetensors; also tar shards, parquet, a source."
+        "(path, label), a folder of `doubtless embed`, .npz or .safetensors; also tar shards, parquet, a source; "
+        "or feedback: what people said of answers."
     ),
 ]
 QueryLabels = Annotated[

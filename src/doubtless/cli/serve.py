@@ -29,6 +29,14 @@ def serve(
     images: Annotated[
         Path | None, typer.Option(help="Show only images below this folder (and those added over HTTP).")
     ] = None,
+    audit: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of queries drawn to be judged, kept with their pictures (doubtless review).",
+        ),
+    ] = 0.0,
     batch_size: Annotated[int, typer.Option(min=1, help="Requests answered by one call of the model.")] = 32,
     batch_wait: Annotated[
         float, typer.Option(min=0, max=60_000, help="Milliseconds a batch waits for requests on their way.")
@@ -63,6 +71,7 @@ def serve(
         limits=Limits(upload=int(max_upload * 1e6), pixels=int(max_pixels * 1e6), seconds=decode_seconds),
         batching=Batching(size=batch_size, wait=batch_wait / 1000),
         image_root=images,
+        audit=audit,
     )
     try:
         hosts = None if token else LOOPBACK | {host}

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from doubtless.embedding import Embedding
 
 Decision = Literal["answer", "abstain", "not-in-gallery"]
 DECISIONS: tuple[Decision, ...] = ("answer", "abstain", "not-in-gallery")
@@ -68,6 +71,9 @@ class Answer:
     reason         a sentence
     warnings       what this answer cannot promise
     uncertainty    of the query's own embedding; None for points
+    id             the same for the same query and the same answer: feedback refers to it
+    promised       the share of wrong answers that was promised, at most; None where nothing is
+    query          what was asked, one embedding
     """
 
     decision: Decision
@@ -80,6 +86,9 @@ class Answer:
     uncertainty: float | None = None
     labels: tuple[LabelChance, ...] = ()
     none: float | None = None
+    id: str | None = None
+    promised: float | None = None
+    query: Embedding | None = field(default=None, repr=False, compare=False)
 
     @property
     def label(self) -> str | None:
@@ -104,6 +113,7 @@ class Answer:
         ['covering_set', 'decision', 'doubt', 'hits']
         """
         return {
+            "id": self.id,
             "decision": self.decision,
             "label": self.label,
             "probability": finite(self.probability),

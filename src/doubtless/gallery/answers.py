@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from doubtless.calibration.distribution import Distribution
+from doubtless.embedding import Embedding
 from doubtless.gallery import reasons
 from doubtless.gallery.answer import DECISIONS, Answer, AnswerHit, Decision, LabelChance
 from doubtless.search.hits import Hits
@@ -93,6 +95,7 @@ class Answers:
     doubt: Doubted | None = None
     warnings: tuple[str, ...] = ()
     instead: str | None = None  # the reason of all, where nothing can be said of any
+    queries: Embedding | None = None  # n, as they were searched for
 
     def __len__(self) -> int:
         return len(self.decision)
@@ -138,7 +141,19 @@ class Answers:
             uncertainty=None if uncertainty is None else float(uncertainty[index]),
             labels=labels[: max(self.k, SHOWN_LABELS)],
             none=None if self.distribution is None else float(self.distribution.none[index]),
+            id=self._id(index, labels[0].label if labels else ""),
+            promised=self.terms.promised_error,
+            query=None if self.queries is None else self.queries[index],
         )
+
+    def _id(self, index: int, label: str) -> str | None:
+        """The same for the same query where it is told the same."""
+        if self.queries is None:
+            return None
+        told = hashlib.sha256(f"{int(self.decision[index])}/{self.terms.threshold}/{label}".encode())
+        for _, value in sorted(self.queries[index].parameters.items()):
+            told.update(value.detach().cpu().contiguous().float().numpy().tobytes())
+        return told.hexdigest()[:16]
 
     def _labels(self, index: int) -> tuple[LabelChance, ...]:
         if self.distribution is None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.gallery.judged import Judged
 from doubtless.gallery.model import ModelLike, opened
-from doubtless.gallery.upkeep import Upkeep
 from doubtless.index.backends import open_index
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from doubtless.index.settings import IndexScore, Kind
 
 
-class Gallery(Upkeep):
+class Gallery(Judged):
     """An index that can be asked.
 
     >>> import torch

@@ -178,6 +178,7 @@ class Judge:
             total_doubt=total,
             doubt=doubt,
             warnings=warnings,
+            queries=embedding,
         )
 
     def _by_labels(
@@ -218,6 +219,7 @@ class Judge:
             total_doubt=1 - told.first[1],
             doubt=LabelDoubt.of(near, odd),
             warnings=warnings,
+            queries=embedding,
         )
 
     def tested_doubts(self) -> Tensor | None:

@@ -7,6 +7,7 @@ other photographs of the same things, it can. Photographs of things that it does
     queries.csv                 columns path (or image, or id) and label; relative paths begin at the CSV's folder
     embedded/                   what `doubtless embed` wrote
     queries.npz, .safetensors   embeddings with their labels; also .npy, with labels in a CSV of their own
+    feedback                    what people said of answers (`doubtless.gallery.feedback_queries`)
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from doubtless.calibration.fit import FEWEST
 from doubtless.data import SOURCES
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.gallery import feedback_queries
 from doubtless.gallery.calibrated import RECORD, STAMP, stamp_of
 from doubtless.gallery.content import import_file
+from doubtless.gallery.feedback import FeedbackStore
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
 from doubtless.index.items import listed
@@ -267,7 +270,10 @@ def _shards(
     path: Path, gallery: OpenGallery, known: set[str], labels: str | Path | None, meter: Meter | None
 ) -> Iterator[EmbeddedShard]:
     """Embedded queries; where labels are known before images are read, they are looked at before."""
-    if path.suffix.lower() == ".csv" and not path.is_dir():
+    if str(path) in feedback_queries.PLACES:
+        store = FeedbackStore(gallery.folder)
+        yield feedback_queries.labelled_feedback(store, gallery.index.settings, str(path))
+    elif path.suffix.lower() == ".csv" and not path.is_dir():
         if labels is not None:
             raise InputError(f"{path} has labels of its own; give no other CSV of labels beside it.")
         yield _listed_images(path, gallery, known, meter)

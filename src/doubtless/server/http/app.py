@@ -31,7 +31,13 @@ ASSETS = {
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
 )
-EXTRA_MODELS = (problems.Problem, schemas.SearchBody, schemas.CompareBody, schemas.ItemBody)
+EXTRA_MODELS = (
+    problems.Problem,
+    schemas.SearchBody,
+    schemas.CompareBody,
+    schemas.ItemBody,
+    schemas.FeedbackBody,
+)
 
 
 def create_app(

@@ -13,6 +13,8 @@ from starlette.responses import Response
 from torch import Tensor
 
 from doubtless.embedding import Embedding
+from doubtless.errors import InputError
+from doubtless.gallery import Answer
 from doubtless.server.http import bodies, problems, schemas
 from doubtless.server.http.bodies import FORM, JSON
 from doubtless.server.service.decoder import MEDIA_TYPES, Picture
@@ -40,6 +42,7 @@ def build(service: Service) -> APIRouter:
         _add_together,
         _add_compare,
         _add_embed,
+        _add_feedback,
         _add_store,
         _add_by_id,
         _add_recalibrate,
@@ -66,6 +69,7 @@ def _add_search(router: APIRouter, service: Service) -> None:
     async def search(request: Request) -> Response:
         """The nearest items, how likely each is right, and whether that is enough for an answer."""
         asked: schemas.SearchForm | schemas.SearchBody
+        image = None
         if bodies.content_type(request, FORM, JSON) == FORM:
             asked, (image,) = await bodies.read_form(request, schemas.SearchForm, "image")
             question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
@@ -74,8 +78,9 @@ def _add_search(router: APIRouter, service: Service) -> None:
             asked = await bodies.read_json(request, schemas.SearchBody)
             question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
             query = Query(embedding=_given(service, asked.embedding), question=question)
-        reply = await asyncio.wrap_future(service.submit(query))
-        return _json(schemas.AnswerReply.of(answer_of(reply)))
+        answer = answer_of(await asyncio.wrap_future(service.submit(query)))
+        service.judgements.note(answer, image, counted=not asked.where)
+        return _json(schemas.AnswerReply.of(answer))
 
 
 def _add_together(router: APIRouter, service: Service) -> None:
@@ -103,6 +108,7 @@ def _add_together(router: APIRouter, service: Service) -> None:
             photos = Embedding.cat([_given(service, one) for one in asked.embeddings])
         question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
         answer = await asyncio.to_thread(service.answer_together, photos, question)
+        service.judgements.note(answer, None, counted=not asked.where)
         return _json(schemas.AnswerReply.of(answer))
 
 
@@ -150,6 +156,44 @@ def _add_embed(router: APIRouter, service: Service) -> None:
         bodies.content_type(request, FORM)
         _, (image,) = await bodies.read_form(request, schemas.EmbedForm, "image")
         return _json(schemas.EmbeddingReply.of(service.fitted(await _embedded(service, image))))
+
+
+def _add_feedback(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/feedback",
+        status_code=201,
+        summary="Say that an answer is right, wrong, or what it should have been",
+        tags=["asking"],
+        response_model=schemas.FeedbackReply,
+        responses=problems.described(*USUAL, 404),
+        openapi_extra=bodies.described(
+            schemas.FeedbackBody,
+            schemas.FeedbackForm,
+            "image",
+            example={"answer": "5b0f2c7d9e1a3c44", "label": "Sneaker"},
+        ),
+    )
+    async def feedback(request: Request) -> Response:
+        """Kept beside the gallery; what is acknowledged is on the disk. The last word on an answer counts."""
+        service.items.refuse_read_only()
+        said: schemas.FeedbackForm | schemas.FeedbackBody
+        judged: str | Answer
+        if bodies.content_type(request, FORM, JSON) == FORM:
+            said, (image,) = await bodies.read_form(request, schemas.FeedbackForm, "image")
+            judged = await _asked(service, pixels=(await _decoded(service, image)).pixels)
+        else:
+            said = await bodies.read_json(request, schemas.FeedbackBody)
+            if (said.answer is None) == (said.embedding is None):
+                raise InputError("Feedback is on an answer, by its id, or on an embedding: one of the two.")
+            if said.embedding is not None:
+                judged = await _asked(service, embedding=_given(service, said.embedding))
+            else:
+                assert said.answer is not None
+                judged = said.answer
+        told = service.judgements.say(
+            judged, said.said, label=said.label, who=said.who, at_random=said.at_random
+        )
+        return _json(schemas.FeedbackReply.of(await asyncio.wrap_future(told)), status=201)
 
 
 def _add_store(router: APIRouter, service: Service) -> None:
@@ -246,10 +290,26 @@ def _add_about(router: APIRouter, service: Service) -> None:
         """Index, model, promises of the calibration, drift, limits."""
         return schemas.InfoReply.model_validate(service.info())
 
+    @router.get(
+        "/v1/status",
+        summary="Does what was promised still hold?",
+        tags=["about"],
+        responses=problems.described(400, 401, 421, 500),
+    )
+    def status() -> schemas.StatusReply:
+        """What is promised, and what people's judgements and recent queries say of it."""
+        return schemas.StatusReply.model_validate(service.status())
+
     @router.get("/healthz", summary="Is it alive?", tags=["about"], responses=problems.described(400, 421))
     async def health() -> schemas.HealthReply:
         """Answers without a token."""
         return schemas.HealthReply()
+
+
+async def _asked(service: Service, **query: Any) -> Answer:
+    """What a picture or an embedding is told, without its being counted as asked."""
+    question = service.question(min(10, service.limits.k), watched=False)
+    return answer_of(await asyncio.wrap_future(service.submit(Query(**query, question=question))))
 
 
 async def _decoded(service: Service, image: bytes) -> Picture:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstr
 
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
-from doubtless.gallery import Answer, PairAnswer
+from doubtless.gallery import Answer, Feedback, PairAnswer
 from doubtless.gallery.answer import finite
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -27,6 +27,10 @@ TargetError = Annotated[
     Field(gt=0, lt=1, description="Share of pairs decided alike that may be wrong; as calibrated."),
 ]
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00]*[^\x00\s][^\x00]*$")
+]
+Said = Annotated[Literal["right", "wrong"] | None, Field(description="Is what was answered right?")]
 Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
 
 MOST_PHOTOS = 15
@@ -133,6 +137,46 @@ class ItemForm(BaseModel):
     metadata: Json[Metadata | None] | None = None
 
 
+class FeedbackBody(Strict):
+    """What someone says of an answer: by its id, or of what an embedding is told now."""
+
+    answer: Id | None = Field(None, description="The id of an answer.")
+    embedding: EmbeddingBody | None = Field(None, description="Instead of an id: what was asked.")
+    said: Said = None
+    label: Name | None = Field(None, description="In place of `said`: what it shows.")
+    who: Name | None = None
+    at_random: bool = Field(
+        False, description="Chosen whatever was answered: only then it counts that it is right."
+    )
+
+
+class FeedbackForm(BaseModel):
+    """The fields beside a picture of which something is said."""
+
+    model_config = ConfigDict(extra="forbid")
+    said: Said = None
+    label: Name | None = None
+    who: Name | None = None
+    at_random: bool = False
+
+
+class FeedbackReply(BaseModel):
+    """An entry that is on the disk."""
+
+    number: int
+    time: str
+    answer: str
+    verdict: Literal["right", "wrong"] | None
+    label: str | None
+    truth: str | None = Field(description="What the query shows, as far as was said.")
+
+    @classmethod
+    def of(cls, entry: Feedback) -> FeedbackReply:
+        """Of an entry."""
+        told = entry.to_json()
+        return cls.model_validate({**told, "answer": entry.shown.id})
+
+
 class HitReply(BaseModel):
     """One item that was found."""
 
@@ -159,6 +203,7 @@ class LabelReply(BaseModel):
 class AnswerReply(BaseModel):
     """What a query is told: the one form of an answer, `Answer.to_json`."""
 
+    id: str | None = Field(description="What feedback refers to.")
     decision: Literal["answer", "abstain", "not-in-gallery"]
     label: str | None = Field(description="What is answered; null where nothing is.")
     probability: float | None = Field(
@@ -285,6 +330,19 @@ class InfoReply(BaseModel):
     drift: dict[str, Any] | None
     limits: dict[str, float]
     batching: dict[str, float]
+
+
+class StatusReply(BaseModel):
+    """What is held and promised, and whether that still holds."""
+
+    items: int
+    labels: int
+    calibrated: bool
+    promise: dict[str, Any] | None
+    watch: dict[str, Any] = Field(
+        description="Whether the promise holds, no longer holds since when, or how much more must be said."
+    )
+    drift: dict[str, Any] | None
 
 
 class HealthReply(BaseModel):

@@ -126,6 +126,7 @@ def _ask_tab(service: Service, asking: Asking, examples: Sequence[Example]) -> N
             reset = gr.Button("Undo blur, noise and occlusion", size="sm", elem_id="undo")
         with gr.Column(scale=3, min_width=320):
             decision = gr.HTML(waiting_view(len(service.gallery)), **PLAIN, elem_id="decision")
+            judged, judging = _judging(service)
             found = gr.HTML("", **PLAIN, elem_id="found")
             doubt = gr.HTML("", **PLAIN, elem_id="doubt")
     places, moved = [asked, decision, found, doubt], [*sliders, confidence]
@@ -134,8 +135,11 @@ def _ask_tab(service: Service, asking: Asking, examples: Sequence[Example]) -> N
         "trigger_mode": "always_last",
         "api_visibility": "private",
     }
-    picker.chosen(_choose(asking), [picker, *moved], [kept, *places], **live)
-    gr.on([slider.change for slider in moved], _move(asking), [kept, *moved], places, **live)
+    answer = gr.State(None, time_to_live=KEPT_PICTURE_SECONDS)
+    picker.chosen(_choose(asking), [picker, *moved], [kept, answer, *places], **live)
+    gr.on([slider.change for slider in moved], _move(asking), [kept, *moved], [answer, *places], **live)
+    for said, (button, label) in judging.items():
+        button.click(_judge(asking, said), [answer, label], judged, **live)
     reset.click(lambda: [0] * len(sliders), outputs=sliders, show_progress="hidden", api_visibility="private")
 
 
@@ -149,19 +153,50 @@ def _choose(asking: Asking) -> Callable[..., list[Any]]:
             kept.append(asking.chosen(address))
             return _answered(asking, kept[0], moved, first=True)
 
-        places = _places(_safely(work))
-        return [kept[0] if kept else None, *places]
+        view = _safely(work)
+        return [kept[0] if kept else None, view.answer, *_places(view)]
 
     return choose
 
 
-def _move(asking: Asking) -> Callable[..., list[str]]:
+def _move(asking: Asking) -> Callable[..., list[Any]]:
     """A slider has moved: the picture that was kept is answered again."""
 
-    def move(image: Tensor | None, *moved: float) -> list[str]:
-        return _places(_safely(lambda: _answered(asking, image, moved)))
+    def move(image: Tensor | None, *moved: float) -> list[Any]:
+        view = _safely(lambda: _answered(asking, image, moved))
+        return [view.answer, *_places(view)]
 
     return move
+
+
+def _judging(service: Service) -> tuple[Any, dict[str | None, tuple[Any, Any]]]:
+    """Where a visitor says that the answer is right, wrong, or what it is, and where that is acknowledged."""
+    import gradio as gr
+
+    writable = not service.read_only
+    with gr.Row(visible=writable, elem_id="judge"):
+        right, wrong = (
+            gr.Button(word, size="sm", elem_id=f"say-{word.lower()}") for word in ("Right", "Wrong")
+        )
+        label = gr.Textbox(placeholder="It is …", show_label=False, max_lines=1, elem_id="say-label")
+        named = gr.Button("Say so", size="sm", elem_id="say-named")
+    judged = gr.HTML("", **PLAIN, elem_id="judged", visible=writable)
+    return judged, {"right": (right, label), "wrong": (wrong, label), None: (named, label)}
+
+
+def _judge(asking: Asking, said: str | None) -> Callable[[str | None, str | None], str]:
+    """What was said is kept, and that it is is said."""
+
+    def judge(answer: str | None, label: str | None) -> str:
+        try:
+            return f'<p class="quiet" role="status">{text(asking.judge(answer, said, label))}</p>'
+        except DoubtlessError as error:
+            return error_view(str(error))
+        except Exception:
+            log.exception("what was said cannot be kept")
+            return error_view(BROKEN)
+
+    return judge
 
 
 def _gallery(pictures: GalleryPictures, thumbnails: Thumbnails) -> Callable[[], str]:

@@ -146,12 +146,13 @@ HITS = 20
 
 @dataclass(frozen=True)
 class View:
-    """The four places of the first tab."""
+    """The four places of the first tab, and the id of the answer that they show."""
 
     asked: str
     decision: str
     found: str
     doubt: str
+    answer: str | None = None
 
 
 class Asking:
@@ -184,6 +185,19 @@ class Asking:
             decision_view(answer),
             hits_view(answer, pictures) + covering_view(answer, confidence=confidence),
             doubt_view(answer),
+            answer.id,
+        )
+
+    def judge(self, answer: str | None, said: str | None, label: str | None) -> str:
+        """Keeps what a visitor says of the answer that is shown; a sentence."""
+        if answer is None:
+            raise InputError("There is no answer yet that could be judged.")
+        if said is None and not (label or "").strip():
+            raise InputError("Say what the picture shows.")
+        named = (label or "").strip() if said is None else None
+        entry = self.service.judgements.say(answer, said, label=named, who="page").result()
+        return (
+            f"Kept: {entry.verdict or 'judged'}{'' if entry.truth is None else f', it shows {entry.truth}'}."
         )
 
 

@@ -24,6 +24,7 @@ from doubtless.runs.model import Model
 from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
+from doubtless.server.service.judgements import Judgements
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
 from doubtless.version import __version__
 
@@ -48,12 +49,17 @@ class Service:
         limits: Limits | None = None,
         batching: Batching | None = None,
         image_root: Path | None = None,
+        audit: float = 0.0,
     ) -> None:
-        """`image_root`: if given, only images below this folder are shown, and those kept in the index itself."""
+        """`image_root`: if given, only images below this folder are shown, and those kept in the index itself.
+
+        audit: the share of queries that are drawn to be judged, and kept with their pictures (`Gallery.review`).
+        """
         self.gallery, self.read_only = gallery, read_only
         self.model: Model | None = gallery.find_model()
         self.limits = limits or Limits()
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
+        self.judgements = Judgements(gallery, read_only=read_only, audit=audit)
         self.engine = Engine(gallery)
         model = self.model
         self.decoder = None if model is None else Decoder(model.preparation, self.limits)
@@ -73,6 +79,7 @@ class Service:
         limits: Limits | None = None,
         batching: Batching | None = None,
         image_root: str | Path | None = None,
+        audit: float = 0.0,
     ) -> Service:
         """Opens a gallery and the model of the run `model`, by default of the run that it remembers.
 
@@ -86,6 +93,7 @@ class Service:
                 limits=limits,
                 batching=batching,
                 image_root=None if image_root is None else Path(image_root),
+                audit=audit,
             )
         except BaseException:
             gallery.close()
@@ -106,7 +114,10 @@ class Service:
         question = self.question(k, where=where, confidence=confidence, watched=watched)
         prepared = [self._prepared(image) for image in images]
         futures = [self.submit(Query(pixels=pixels, question=question)) for pixels in prepared]
-        return [answer_of(future.result()) for future in futures]
+        answers = [answer_of(future.result()) for future in futures]
+        for image, answer in zip(images, answers, strict=True):
+            self.judgements.note(answer, image if isinstance(image, bytes) else None, counted=watched)
+        return answers
 
     def embed(self, images: Sequence[ImageLike]) -> Embedding:
         """What the model makes of images, on the CPU."""
@@ -213,7 +224,7 @@ class Service:
     def info(self) -> dict[str, Any]:
         """What is served: plain values, no paths."""
         status, batcher = self.gallery.status(), self.batcher
-        del status["calibration"]  # what is promised says enough
+        del status["calibration"], status["watch"]  # what is promised says enough
         model = None if self.model is None else _model(self.model, status["model"])
         return {
             **status,
@@ -225,11 +236,18 @@ class Service:
             "batching": asdict(batcher.settings) | {"batches": batcher.batches, "queries": batcher.items},
         }
 
+    def status(self) -> dict[str, Any]:
+        """What is held and promised, and whether that still holds: plain values."""
+        found = self.gallery.status()
+        told = {name: found[name] for name in ("items", "labels", "calibrated", "promise", "watch")}
+        return {**told, "drift": None if self.drift is None else asdict(self.drift.state)}
+
     def close(self) -> None:
         """Finishes what was asked, then lets go of the index. Closing twice is allowed."""
         if self.decoder is not None:
             self.decoder.close()
         self.batcher.close()
+        self.judgements.close()
         with self.items.writing:
             self.gallery.close()
 

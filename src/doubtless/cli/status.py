@@ -1,0 +1,29 @@
+"""`doubtless status`: what a gallery holds, what it promises, and whether that still holds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def status(
+    gallery: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
+    json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say what a gallery holds and promises and, from what people said of its answers, whether that still holds.
+
+    Example: doubtless status shop
+    """
+    from doubtless.cli.tables import print_json
+    from doubtless.gallery import Gallery
+
+    with Gallery.open(gallery) as opened:
+        found = opened.status()
+    if json:
+        print_json(found)
+        return
+    typer.echo(f"{gallery}: {found['items']:,} items of {found['labels']:,} labels.")
+    promise = found["promise"]
+    typer.echo("Nothing was calibrated." if promise is None else promise["sentence"])
+    typer.echo(found["watch"]["sentence"])
