@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from doubtless.data import Source
 from doubtless.data.objects import as_source
+from doubtless.data.streams.records import Columns
+from doubtless.data.streams.tables import read_labels
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.index.backends import folder_beside
@@ -17,9 +19,8 @@ from doubtless.index.migration import migrate as migrate
 from doubtless.index.settings import IndexScore, Kind
 from doubtless.ingest.bulk import Meter, embedded
 from doubtless.ingest.create import Filled, create_index, create_index_of_images, fill
-from doubtless.ingest.records import Columns
 from doubtless.ingest.shards import BAD, EmbeddedShard, read_manifest, write_bad
-from doubtless.ingest.vectors import imported, joined, read_faiss, read_labels
+from doubtless.ingest.vectors import imported, joined, read_faiss
 from doubtless.runs.model import Model, model_fingerprint
 
 if TYPE_CHECKING:

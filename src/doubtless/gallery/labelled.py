@@ -23,17 +23,18 @@ from torch import Tensor
 
 from doubtless.calibration.fit import FEWEST
 from doubtless.data import SOURCES
+from doubtless.data.streams.folder import FolderStream
+from doubtless.data.streams.opening import open_streams
+from doubtless.data.streams.tables import read_labels
 from doubtless.embedding import Embedding
-from doubtless.errors import InputError
+from doubtless.errors import InputError, listed
 from doubtless.gallery.calibrated import RECORD
 from doubtless.gallery.content import import_file
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
-from doubtless.index.items import listed
 from doubtless.ingest.bulk import Meter, WorkUnit, embed_unit, embedded, usual_batch
 from doubtless.ingest.shards import MANIFEST, BadImage, EmbeddedShard
-from doubtless.ingest.streams import FolderStream, open_streams
-from doubtless.ingest.vectors import read_labels, relabelled
+from doubtless.ingest.vectors import relabelled
 
 if TYPE_CHECKING:
     from doubtless.data import Progress

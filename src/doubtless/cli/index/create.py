@@ -149,8 +149,8 @@ def _reading(
     workers: int | None,
     meter: BulkProgress,
 ) -> Reading:
+    from doubtless.data.streams.records import Columns
     from doubtless.gallery.content import Reading
-    from doubtless.ingest.records import Columns
 
     return Reading(Columns(image=image, label=label, id=id_), batch_size, workers, meter)
 
