@@ -7,9 +7,11 @@ import sys
 import typer
 
 from doubtless.cli import (
+    ask,
     bench,
     calibrate,
     compare,
+    create,
     demo,
     embed,
     evaluate,
@@ -17,9 +19,9 @@ from doubtless.cli import (
     index,
     listing,
     posterior,
-    search,
     serve,
     train,
+    upkeep,
 )
 from doubtless.cli import evaluate as report
 from doubtless.cli import listing as sources
@@ -35,20 +37,27 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("demo")(demo.demo)
+app.command("create")(create.create)
+app.command("ask")(ask.ask)
+app.command("serve")(serve.serve)
+app.command("calibrate")(calibrate.calibrate)
+app.command("compare")(compare.compare)
+app.command("add")(create.add)
+app.command("remove")(upkeep.remove)
+app.command("stats")(upkeep.stats)
+app.command("compact")(upkeep.compact)
+app.command("migrate")(upkeep.migrate)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("posterior")(posterior.posterior)
 app.command("embed")(embed.embed)
-app.add_typer(index.index, name="index")
-app.command("search")(search.search)
-app.command("calibrate")(calibrate.calibrate)
-app.command("compare")(compare.compare)
 app.command("export")(export.export)
-app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("methods")(listing.methods)
 app.add_typer(sources.app, name="sources")
+app.add_typer(index.index, name="index", hidden=True)  # names of earlier versions
+app.command("search", hidden=True)(ask.ask)
 
 
 @app.callback(invoke_without_command=True)

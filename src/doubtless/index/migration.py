@@ -31,7 +31,7 @@ ATTACHMENT = "migration"
 TOGETHER = 2_048
 MIGRATION = Construction(
     "migrating",
-    "a migration into it was stopped; repeat `doubtless index migrate`, or begin anew with --restart.",
+    "a migration into it was stopped; repeat `doubtless migrate`, or begin anew with --restart.",
     resumes=True,
 )
 

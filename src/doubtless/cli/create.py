@@ -1,4 +1,4 @@
-"""`doubtless index create` and `add`: images, vectors or a FAISS index into an index."""
+"""`doubtless create` and `add`: images, vectors or a FAISS index into a gallery."""
 
 from __future__ import annotations
 
@@ -29,13 +29,16 @@ Family = Annotated[
     str | None, typer.Option(help="With --variance: gaussian (default) or projected-gaussian.")
 ]
 Faiss = Annotated[Path | None, typer.Option(help="A FAISS index that holds its vectors: Flat, IVF or HNSW.")]
-Images = Annotated[
-    list[str] | None, typer.Option(help="Folder, image, tar shard, parquet file or source; repeatable.")
+Pictures = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[IMAGES]...", help="Folder, image, tar shard, parquet file or source; several."),
 ]
+Images = Annotated[list[str] | None, typer.Option("--images", help="The same, as an option; repeatable.")]
 
 
 def create(
     place: IndexPlace,
+    pictures: Pictures = None,
     embeddings: Embeddings = None,
     labels: Labels = None,
     variance: Variance = None,
@@ -58,13 +61,14 @@ def create(
 ) -> None:
     """Make a new index: of vectors, of a FAISS index, or of images with a model. Never over an existing one.
 
-    Example: doubtless index create gallery --embeddings vectors.npy --labels labels.csv
+    Example: doubtless create gallery --embeddings vectors.npy --labels labels.csv
 
-    Example: doubtless index create gallery --faiss my.index --labels labels.csv
+    Example: doubtless create gallery --faiss my.index --labels labels.csv
 
-    Example: doubtless index create gallery --model runs/first --images photos
+    Example: doubtless create gallery photos --model runs/first
     """
-    _one_of(embeddings=embeddings, faiss=faiss, images=images)
+    images = [*(pictures or []), *(images or [])] or None
+    _one_of(images=images, embeddings=embeddings, faiss=faiss)
     _refuse_strays(embeddings, labels, variance, family, images)
     if images and model is None:
         raise InputError("--images needs --model RUN, which embeds them.")
@@ -90,6 +94,7 @@ def create(
 
 def add(
     place: IndexPlace,
+    pictures: Pictures = None,
     embeddings: Embeddings = None,
     labels: Labels = None,
     variance: Variance = None,
@@ -110,11 +115,12 @@ def add(
 ) -> None:
     """Add images or vectors; what is added is durable shard by shard. A killed one goes on with --existing skip.
 
-    Example: doubtless index add gallery --images more-photos
+    Example: doubtless add gallery more-photos
 
-    Example: doubtless index add gallery --embeddings more.npy --labels more.csv --existing update
+    Example: doubtless add gallery --embeddings more.npy --labels more.csv --existing update
     """
-    _one_of(embeddings=embeddings, images=images)
+    images = [*(pictures or []), *(images or [])] or None
+    _one_of(images=images, embeddings=embeddings)
     _refuse_strays(embeddings, labels, variance, family, images)
     from doubtless.gallery import Gallery
     from doubtless.ingest.progress import BulkProgress
@@ -157,8 +163,8 @@ def _reading(
 
 def _one_of(**ways: object) -> None:
     if sum(bool(way) for way in ways.values()) != 1:
-        names = [f"--{name}" for name in ways]
-        raise InputError(f"Name one of {', '.join(names[:-1])} and {names[-1]}: what goes into the index.")
+        *others, last = ["images" if name == "images" else f"--{name}" for name in ways]
+        raise InputError(f"Name one of {', '.join(others)} and {last}: what goes into the gallery.")
 
 
 def _refuse_strays(

@@ -1,4 +1,4 @@
-"""`doubtless index remove`, `stats`, `compact` and `migrate`: looking after an index."""
+"""`doubtless remove`, `stats`, `compact` and `migrate`: looking after a gallery."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from doubtless.cli.index.create import AsJson, IndexPlace
+from doubtless.cli.create import AsJson, IndexPlace
 from doubtless.errors import InputError
 
 
@@ -19,9 +19,9 @@ def remove(
 ) -> None:
     """Take items out by their ids, all of them or, where one is not there, none.
 
-    Example: doubtless index remove gallery shoes/0001.jpg shoes/0002.jpg
+    Example: doubtless remove gallery shoes/0001.jpg shoes/0002.jpg
 
-    Example: doubtless index remove gallery --from sold-out.txt
+    Example: doubtless remove gallery --from sold-out.txt
     """
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
@@ -45,7 +45,7 @@ def remove(
 def stats(place: IndexPlace, json: AsJson = False) -> None:
     """What an index holds, how it is searched, and what its calibration is worth.
 
-    Example: doubtless index stats gallery --json
+    Example: doubtless stats gallery --json
     """
     from doubtless.cli.calibrate import print_calibration
     from doubtless.cli.tables import print_json
@@ -64,7 +64,7 @@ def stats(place: IndexPlace, json: AsJson = False) -> None:
 def compact(place: IndexPlace, json: AsJson = False) -> None:
     """Give the space of removed and updated items back.
 
-    Example: doubtless index compact gallery
+    Example: doubtless compact gallery
     """
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
@@ -106,9 +106,9 @@ def migrate(
 
     Nothing is ever overwritten; B is there when count and checksum of both are equal. A stays as it is.
 
-    Example: doubtless index migrate gallery milvus:http://localhost:19530/gallery
+    Example: doubtless migrate gallery milvus:http://localhost:19530/gallery
 
-    Example: doubtless index migrate milvus:gallery.db gallery
+    Example: doubtless migrate milvus:gallery.db gallery
     """
     from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""`doubtless search`: what an index finds for images or for vectors, and what to think of it."""
+"""`doubtless ask`: what a gallery finds for images or for vectors, and what to think of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from doubtless.gallery import Answer
 
 
-def search(
+def ask(
     index: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
-    images: Annotated[list[Path] | None, typer.Argument(help="Images to search with.")] = None,
+    images: Annotated[list[Path] | None, typer.Argument(help="Images to ask about.")] = None,
     embedding: Annotated[
-        Path | None, typer.Option(help="Search with vectors instead: .npy, .npz or .safetensors.")
+        Path | None, typer.Option(help="Ask about vectors instead: .npy, .npz or .safetensors.")
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Items per query.")] = 10,
     where: Annotated[
@@ -32,17 +32,17 @@ def search(
     model: Annotated[str | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
-    """Search an index with images (embedded by the model it was made with) or with vectors.
+    """Ask a gallery about images (embedded by the model it was made with) or about vectors.
 
-    Example: doubtless search gallery shoe.jpg --k 5 --where label=Sneaker
+    Example: doubtless ask gallery shoe.jpg --k 5 --where label=Sneaker
 
-    Example: doubtless search gallery --embedding queries.npy --json
+    Example: doubtless ask gallery --embedding queries.npy --json
     """
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
     if bool(images) == (embedding is not None):
-        raise InputError("Name images to search with, or --embedding FILE, and not both.")
+        raise InputError("Name images to ask about, or --embedding FILE, and not both.")
     with Gallery.open(index, model=model) as gallery:
         if embedding is not None:
             queries, names = _vectors(embedding)
