@@ -10,7 +10,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.asking import Asking
 from doubtless.gallery.queries import Pictures
-from doubtless.index.items import Item
+from doubtless.index.items import Item, checked_ids, refuse_unknown
 
 if TYPE_CHECKING:
     from doubtless.calibration.fit import Targets
@@ -53,6 +53,26 @@ class Upkeep(Asking):
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none; durable when it returns."""
         self.index.remove(ids)
+
+    def relabel(self, ids: Sequence[str], label: str | None) -> None:
+        """Says of items what they show, `label` or, by None, nothing; all or none, durable when it returns.
+
+        What was embedded stays, and so do paths and metadata. Probabilities look at the new label at once; what
+        they promise was calibrated under the old one.
+
+        >>> import torch
+        >>> from doubtless.gallery import Gallery
+        >>> with Gallery.create("shop", embedding=Embedding.point(torch.eye(2)), labels=["leek", "leek"]) as shop:
+        ...     shop.relabel(["1"], "garlic")
+        ...     shop.item("1").label
+        'garlic'
+        """
+        names = checked_ids(ids)
+        known = self.index.rows_of(names)
+        refuse_unknown(names, known)
+        if names:
+            stored = self.index.embedding([known[name] for name in names])
+            self.index.update(stored, names, labels=[label] * len(names))
 
     def item(self, id: str) -> Item | None:
         """What is known of an item beside its embedding; None where there is no such item."""
