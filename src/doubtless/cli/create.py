@@ -23,7 +23,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSO
 Embeddings = Annotated[
     Path | None, typer.Option(help="Vectors: .npy, .npz, .safetensors, or a folder of `doubtless embed`.")
 ]
-Labels = Annotated[Path | None, typer.Option(help="CSV with columns id and label; any others are metadata.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV or parquet with columns id (images: or file name) and label; others are metadata."
+    ),
+]
 Variance = Annotated[Path | None, typer.Option(help="Variances beside .npy vectors: (n,), (n, 1) or (n, D).")]
 Family = Annotated[
     str | None, typer.Option(help="With --variance: gaussian (default) or projected-gaussian.")
@@ -31,8 +36,13 @@ Family = Annotated[
 Faiss = Annotated[Path | None, typer.Option(help="A FAISS index that holds its vectors: Flat, IVF or HNSW.")]
 Pictures = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[IMAGES]...", help="Folder, image, tar shard, parquet file or source; several."),
+    typer.Argument(
+        metavar="[IMAGES]...",
+        help="Folder, image, CSV list, tar shard, parquet file, hf:NAME or source; several.",
+    ),
 ]
+SHOWN = 5
+"""Skipped files that are named; all are listed."""
 Images = Annotated[list[str] | None, typer.Option("--images", help="The same, as an option; repeatable.")]
 
 
@@ -69,7 +79,7 @@ def create(
     """
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings, faiss=faiss)
-    _refuse_strays(embeddings, labels, variance, family, images)
+    _refuse_strays(embeddings, variance, family)
     if images and model is None:
         raise InputError("--images needs --model RUN, which embeds them.")
     from doubtless.gallery import Gallery
@@ -77,7 +87,7 @@ def create(
 
     vectors = None if images else _vectors(embeddings, faiss, labels, variance, family)
     with BulkProgress() as meter:
-        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter)
+        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter, labels)
         gallery = Gallery.create(
             place,
             images,
@@ -103,6 +113,7 @@ def add(
     model: Annotated[
         str | None, typer.Option(help="Run whose model embeds; default: the one the index names.")
     ] = None,
+    label: Annotated[str | None, typer.Option(help="What all the images that are added show.")] = None,
     existing: Annotated[
         str, typer.Option(help="What to do with ids that are there: refuse, skip or update.")
     ] = "refuse",
@@ -117,17 +128,21 @@ def add(
 
     Example: doubtless add gallery more-photos
 
+    Example: doubtless add gallery photo.jpg --label garlic
+
     Example: doubtless add gallery --embeddings more.npy --labels more.csv --existing update
     """
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings)
-    _refuse_strays(embeddings, labels, variance, family, images)
+    _refuse_strays(embeddings, variance, family)
     from doubtless.gallery import Gallery
     from doubtless.ingest.progress import BulkProgress
 
+    if label is not None and not images:
+        raise InputError("--label says what images show; vectors have --labels.")
     vectors = None if images else _vectors(embeddings, None, labels, variance, family)
     with Gallery.open(place, model=model, writable=True) as gallery, BulkProgress() as meter:
-        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter)
+        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter, labels, label)
         filled = gallery.add(images, embedding=vectors, existing=existing, reading=reading)
     report(filled, "added", [], json)
 
@@ -154,11 +169,14 @@ def _reading(
     batch_size: int | None,
     workers: int | None,
     meter: BulkProgress,
+    labels: Path | None,
+    label_of_all: str | None = None,
 ) -> Reading:
     from doubtless.data.streams.records import Columns
     from doubtless.gallery.content import Reading
 
-    return Reading(Columns(image=image, label=label, id=id_), batch_size, workers, meter)
+    columns = Columns(image=image, label=label, id=id_)
+    return Reading(columns, batch_size, workers, meter, labels=labels, label=label_of_all)
 
 
 def _one_of(**ways: object) -> None:
@@ -167,17 +185,7 @@ def _one_of(**ways: object) -> None:
         raise InputError(f"Name one of {', '.join(others)} and {last}: what goes into the gallery.")
 
 
-def _refuse_strays(
-    embeddings: Path | None,
-    labels: Path | None,
-    variance: Path | None,
-    family: str | None,
-    images: list[str] | None,
-) -> None:
-    if images and labels:
-        raise InputError(
-            "--labels goes with vectors; images have their labels from folders, shards or columns."
-        )
+def _refuse_strays(embeddings: Path | None, variance: Path | None, family: str | None) -> None:
     if embeddings is None and (variance is not None or family is not None):
         raise InputError("--variance and --family go with --embeddings vectors.npy.")
 
@@ -188,6 +196,7 @@ def report(filled: Filled, what: str, notes: list[str], json: bool) -> None:
     from doubtless.gallery.content import bad_list
 
     bad = None if (listed := bad_list(filled)) is None else str(listed)
+    notes = [*notes, *filled.notes]
     if json:
         counts = {"items": filled.items, "skipped": filled.skipped, "bad": len(filled.bad)}
         print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes})
@@ -197,4 +206,6 @@ def report(filled: Filled, what: str, notes: list[str], json: bool) -> None:
     skipped = f", {filled.skipped:,} were there already" if filled.skipped else ""
     typer.echo(f"{filled.items:,} items {what}{skipped}: {filled.path}")
     if bad:
-        typer.echo(f"{len(filled.bad):,} bad images skipped: {bad}")
+        typer.echo(f"{len(filled.bad):,} files skipped, listed in {bad}:")
+        for image in filled.bad[:SHOWN]:
+            typer.echo(f"  {image.id}: {image.reason}")

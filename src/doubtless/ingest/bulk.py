@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from doubtless.runs.model import Model
 
 
-Sources = str | Path | Source | Sequence[str | Path | Source]
-"""Folders, image files, tar shards, parquet files, names of sources; or a source itself."""
+Sources = str | Path | Source | Sequence[str | Path | Source | ImageStream]
+"""Folders, image files, lists, tar shards, parquet files, names of sources; or a source or a stream itself."""
 
 SCHEMA = 1
 SHARD_SIZE = 4096

@@ -44,6 +44,8 @@ class Filled:
     skipped: int = 0
     """Items that were there already and left alone."""
     bad: list[BadImage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences about what became of what was given."""
 
 
 def create_index(

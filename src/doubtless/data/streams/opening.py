@@ -80,7 +80,7 @@ class SourceStream:
 
 
 def open_streams(
-    sources: Sequence[str | Path | Source], *, columns: Columns | None = None
+    sources: Sequence[str | Path | Source | ImageStream], *, columns: Columns | None = None
 ) -> list[ImageStream]:
     """The streams of some sources, in their order; ids must differ among all of them.
 
@@ -95,9 +95,11 @@ def open_streams(
     return streams
 
 
-def _open(source: str | Path | Source, columns: Columns) -> Sequence[ImageStream]:
+def _open(source: str | Path | Source | ImageStream, columns: Columns) -> Sequence[ImageStream]:
     if isinstance(source, Source):
         return [SourceStream(source, 0, len(source))]
+    if not isinstance(source, str | Path):
+        return [source]
     if str(source).startswith("hf:"):
         from doubtless.data.streams.huggingface import open_dataset
 
