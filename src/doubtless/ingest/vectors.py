@@ -66,16 +66,16 @@ def imported(
 def read_vectors(
     path: str | Path, *, variance: str | Path | None = None, family: str | None = None
 ) -> Vectors:
-    """Vectors of a .npy (n, D), .npz or .safetensors file."""
+    """Vectors of a .npy (n, D), .npz, .safetensors or parquet file."""
     path = Path(path)
-    if path.suffix != ".npy":
+    if path.suffix.lower() != ".npy":
         if variance is not None or family is not None:
             raise InputError(f"--variance and --family go with .npy vectors; {path.name} holds its own.")
         stored = read_embedding(path)
         if len(stored.embedding) == 0:
             raise InputError(f"{path} holds no vectors.")
-        codes = None if stored.labels is None else [str(code) for code in stored.labels.tolist()]
-        return Vectors(stored.embedding, stored.ids, None if codes is None else [*codes])
+        words = stored.label_words()
+        return Vectors(stored.embedding, stored.ids, None if words is None else [*words])
     location = read_matrix(path)
     if variance is None:
         if family not in (None, "point"):
