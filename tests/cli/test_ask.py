@@ -119,6 +119,9 @@ def test_a_run_that_moved_is_named(ask, tiny_run: Path, photos: Path, tmp_path: 
     shutil.copytree(tiny_run, run)
     create_index_of_images(tmp_path / "gallery", library.load(run), photos)
     run.rename(tmp_path / "moved")
+    code, _, err = ask(tmp_path / "gallery", file, "--json")  # it has kept the model
+    assert code == 0, err
+    shutil.rmtree(tmp_path / "gallery" / "model")  # as galleries of earlier versions
     code, _, err = ask(tmp_path / "gallery", file)
     assert code == 2
     assert f"{run}, which is not there; name it with --model" in err
@@ -128,7 +131,7 @@ def test_a_run_that_moved_is_named(ask, tiny_run: Path, photos: Path, tmp_path: 
     with torch.no_grad():
         model.method.head.bias[0] += 1
     create_index_of_images(tmp_path / "other", model, photos)
-    code, _, err = ask(tmp_path / "other", file)
+    code, _, err = ask(tmp_path / "other", file, "--model", tiny_run)
     assert code == 2
     assert "embeddings of another model" in err
 

@@ -69,7 +69,7 @@ def embed(
     from doubtless.data.streams.records import Columns
     from doubtless.ingest.bulk import embed_files
     from doubtless.ingest.progress import BulkProgress
-    from doubtless.runs.model import open_model
+    from doubtless.runs.names import open_model
 
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),

@@ -8,10 +8,6 @@ from typing import Any
 
 import typer
 
-_, UsageError, ClickException, *_rest = (
-    typer.BadParameter.__mro__
-)  # of click, or of the copy that typer brings
-
 SAME = "the same command goes on where it was"
 AGAIN = "nothing has changed; start again with the same command"
 GO_ON = {
@@ -58,6 +54,18 @@ def resumed(arguments: Sequence[str]) -> str:
     return shlex.join(["doubtless", *words, *([] if "--resume" in words else ["--resume"])])
 
 
+def refused(error: Exception) -> bool:
+    """Says what is wrong with a call, where that is what was raised: by click, or by the copy of it in typer."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "ClickException" not in kinds:
+        return False
+    if "NoArgsIsHelpError" in kinds:
+        error.show()  # type: ignore[attr-defined]
+    else:
+        typer.echo(f"doubtless: {sentence_of(error)}", err=True)
+    return True
+
+
 def sentence_of(error: Any) -> str:
     """What is wrong with a call, and where its help is, in one line.
 
@@ -73,4 +81,4 @@ def sentence_of(error: Any) -> str:
     )
     message = message[:1].upper() + message[1:]
     end = "" if message.endswith("?") else "."
-    return f"{message}{end} See {where} --help." if isinstance(error, UsageError) else f"{message}{end}"
+    return f"{message}{end} See {where} --help."

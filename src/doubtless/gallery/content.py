@@ -20,7 +20,7 @@ from doubtless.index.base import Index
 from doubtless.index.migration import migrate as migrate
 from doubtless.index.settings import IndexScore, Kind
 from doubtless.ingest.bulk import Meter, embedded
-from doubtless.ingest.create import Filled, create_index, create_index_of_images, fill
+from doubtless.ingest.create import Filled, Finish, create_index, create_index_of_images, fill
 from doubtless.ingest.shards import BAD, EmbeddedShard, read_manifest, write_bad
 from doubtless.ingest.vectors import Vectors as FileVectors
 from doubtless.ingest.vectors import imported, joined, read_faiss
@@ -146,6 +146,7 @@ def create_of_images(
     images: ImageSources,
     model: Model,
     *,
+    finish: Finish | None = None,
     kind: Kind,
     score: IndexScore | None,
     reading: Reading | None,
@@ -159,6 +160,7 @@ def create_of_images(
         sources,
         kind=kind,
         score=score or "direction",
+        finish=finish,
         columns=reading.columns,
         batch_size=reading.batch_size,
         workers=reading.workers,
@@ -179,6 +181,7 @@ def create_of_vectors(
         score=score or vectors.score or "direction",
         model=_fingerprint(vectors, model),
         run=vectors.run if model is None else model.place,
+        keep=None if model is None else model.method,
     )
 
 

@@ -19,6 +19,7 @@ from doubtless.index.backends import open_index
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import ImageSources, Imported, Reading
+    from doubtless.gallery.head import HeadName
     from doubtless.index.settings import IndexScore, Kind
 
 
@@ -77,6 +78,9 @@ class Gallery(Listing):
         labels: Sequence[str | None] | str | Path | None = None,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
         model: ModelLike | None = None,
+        weights: str | Path | None = None,
+        head: HeadName = "auto",
+        dim: int | None = None,
         kind: Kind = "auto",
         score: IndexScore | None = None,
         reading: Reading | None = None,
@@ -84,26 +88,37 @@ class Gallery(Listing):
         """A new gallery, open for writing, of images or of embeddings; never over one that is there.
 
         place       a folder, or a backend's address such as ``milvus:http://localhost:19530``
-        images      folders, files, tar shards, parquet files, a source's name; or a data set of (image, label)
-        embedding   instead of images: embeddings with their ids (numbers by default), labels and metadata, or what
-                    `doubtless.ingest.vectors` has imported from files
-        model       what embeds, or has embedded: a run, a `Model`, an `nn.Module`, or ``module:package.function``
+        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data set of
+                    (image, label), or an array of images (n, H, W, 3)
+        embedding   instead of images: an Embedding, or an array (n, D), with ids (numbers by default), labels and
+                    metadata; or what `doubtless.ingest.vectors` has imported from files
+        labels      what each shows, in order; or a table, CSV or parquet, of ids (or file names), labels and metadata
+        model       what embeds, or has embedded: ``timm:NAME``, a run, a folder of `save_pretrained`,
+                    ``hub:USER/NAME``, an ONNX file, another gallery, ``module:package.function``, a `Model` or an
+                    `nn.Module`; images without one are embedded by a pretrained network. It is kept in the gallery
+        weights     a safetensors file for ``timm:NAME``; its published ones by default
+        head, dim   of a network that nobody trained for this: "raw" features, "half-whitened" ones, or "auto"
         kind        "flat" looks at every vector, "hnsw" and "ivf" are approximate, "auto" goes by size
         score       what is ranked by: "direction" (default) or "expected-distance"
         """
         from doubtless.gallery import content
+        from doubtless.gallery.head import head_for
 
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
-        loaded = None if model is None else opened(model)
+        finish = None
+        loaded = None if model is None and images is None else opened(model, weights=weights)
         if images is not None:
-            if loaded is None:
-                raise InputError("Images need a model that embeds them: name a run, or give a network.")
+            assert loaded is not None
+            finish = head_for(loaded, head, dim)
             reading = content.with_labels(reading, labels)
-            filled = content.create_of_images(place, images, loaded, kind=kind, score=score, reading=reading)
+            filled = content.create_of_images(
+                place, images, loaded, finish=finish, kind=kind, score=score, reading=reading
+            )
         else:
             vectors = content.vectors_of(embedding, ids=ids, labels=labels, metadata=metadata)
             filled = content.create_of_vectors(place, vectors, loaded, kind=kind, score=score)
-        gallery = cls.open(place, model=loaded, writable=True)
+        # Where the gallery may have made its own head, the model that was named is not its model.
+        gallery = cls.open(place, model=loaded if finish is None else None, writable=True)
         gallery.filled = filled
         return gallery

@@ -14,6 +14,8 @@ DATABASE = "index.sqlite"
 
 MODEL = "model"
 """The attachment that says where the model is whose embeddings an index holds."""
+KEPT_MODEL = "model"
+"""The folder, where files of an index lie, in which that model itself is kept."""
 
 Kind = Literal["auto", "flat", "hnsw", "ivf"]
 IndexScore = Literal["direction", "expected-distance"]
