@@ -16,6 +16,7 @@ from doubtless.gallery.listing import Listing
 from doubtless.gallery.model import ModelLike, opened
 from doubtless.gallery.queries import Vectors
 from doubtless.index.backends import open_index
+from doubtless.index.settings import check_choices
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import ImageSources, Imported, Reading
@@ -88,11 +89,11 @@ class Gallery(Listing):
         """A new gallery, open for writing, of images or of embeddings; never over one that is there.
 
         place       a folder, or a backend's address such as ``milvus:http://localhost:19530``
-        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data set of
-                    (image, label), or an array of images (n, H, W, 3)
+        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data
+                    set of (image, label), or an array of images (n, H, W, 3)
         embedding   instead of images: an Embedding, or an array (n, D), with ids (numbers by default), labels and
                     metadata; or what `doubtless.ingest.vectors` has imported from files
-        labels      what each shows, in order; or a table, CSV or parquet, of ids (or file names), labels and metadata
+        labels      what each shows, in order; or a table (CSV, parquet) of ids or file names, labels and metadata
         model       what embeds, or has embedded: ``timm:NAME``, a run, a folder of `save_pretrained`,
                     ``hub:USER/NAME``, an ONNX file, another gallery, ``module:package.function``, a `Model` or an
                     `nn.Module`; images without one are embedded by a pretrained network. It is kept in the gallery
@@ -106,6 +107,7 @@ class Gallery(Listing):
 
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
+        check_choices(kind=kind, score=score or "direction")  # before an hour of embedding, not after
         finish = None
         loaded = None if model is None and images is None else opened(model, weights=weights)
         if images is not None:
