@@ -147,7 +147,7 @@ def test_bad_calls_are_one_sentence(doubtless, files: Path, tiny_run: Path) -> N
         (["create", gallery, "--images", files / "empty", "--model", tiny_run], "holds no images"),
         (
             ["create", gallery, "--images", "digits", "--labels", "x.csv", "--model", tiny_run],
-            "goes with vectors",
+            "There is no file x.csv",
         ),
         (["create", gallery, "--faiss", files / "v.npy", "--family", "gaussian"], "go with --embeddings"),
         (["create", gallery, "--faiss", files / "v.npy"], "no FAISS index"),
@@ -155,7 +155,7 @@ def test_bad_calls_are_one_sentence(doubtless, files: Path, tiny_run: Path) -> N
         (["create", gallery, *vectors, "--score", "directions"], "did you mean 'direction'"),
         (["create", gallery, "--embeddings", files / "none.npy"], "There is no file"),
         (["add", files / "nowhere", *vectors], "nowhere"),
-        (["remove", gallery], "Name the ids"),
+        (["remove", gallery], "Name the items to remove"),
         (["remove", gallery, "--from", files / "none.txt"], "There is no file"),
         (["stats", files / "nowhere"], "nowhere"),
         (["compact", files / "nowhere"], "nowhere"),

@@ -17,6 +17,7 @@ from doubtless.cli import (
     evaluate,
     export,
     index,
+    items,
     listing,
     posterior,
     serve,
@@ -44,6 +45,9 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("compare")(compare.compare)
 app.command("add")(create.add)
 app.command("remove")(upkeep.remove)
+app.command("list")(items.list_items)
+app.command("show")(items.show)
+app.command("relabel")(items.relabel)
 app.command("stats")(upkeep.stats)
 app.command("compact")(upkeep.compact)
 app.command("migrate")(upkeep.migrate)

@@ -23,7 +23,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSO
 Embeddings = Annotated[
     Path | None, typer.Option(help="Vectors: .npy, .npz, .safetensors, or a folder of `doubtless embed`.")
 ]
-Labels = Annotated[Path | None, typer.Option(help="CSV with columns id and label; any others are metadata.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        help="CSV or parquet with columns id (images: or file name) and label; others are metadata."
+    ),
+]
 Variance = Annotated[Path | None, typer.Option(help="Variances beside .npy vectors: (n,), (n, 1) or (n, D).")]
 Family = Annotated[
     str | None, typer.Option(help="With --variance: gaussian (default) or projected-gaussian.")
@@ -31,8 +36,13 @@ Family = Annotated[
 Faiss = Annotated[Path | None, typer.Option(help="A FAISS index that holds its vectors: Flat, IVF or HNSW.")]
 Pictures = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[IMAGES]...", help="Folder, image, tar shard, parquet file or source; several."),
+    typer.Argument(
+        metavar="[IMAGES]...",
+        help="Folder, image, CSV list, tar shard, parquet file, hf:NAME or source; several.",
+    ),
 ]
+SHOWN = 5
+"""Skipped files that are named; all are listed."""
 Images = Annotated[list[str] | None, typer.Option("--images", help="The same, as an option; repeatable.")]
 
 
@@ -45,9 +55,25 @@ def create(
     family: Family = None,
     faiss: Faiss = None,
     model: Annotated[
-        str | None, typer.Option(help="Run (or module:package.function) that embeds, or has embedded.")
+        str | None,
+        typer.Option(
+            help="What embeds: timm:NAME, a run, a saved folder, hub:USER/NAME, an .onnx file, a gallery or "
+            "module:package.function; default for images: a small pretrained network."
+        ),
     ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of timm:NAME, a safetensors file; default: timm's hub.")
+    ] = None,
+    head: Annotated[
+        str, typer.Option(help="Of a network that is not trained further: auto, raw or half-whitened.")
+    ] = "auto",
+    dim: Annotated[int | None, typer.Option(min=1, help="Of a half-whitened head.")] = None,
     images: Images = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(help="Other labelled photos, a folder per label, to calibrate on instead of its own."),
+    ] = None,
+    calibrate: Annotated[bool, typer.Option(help="Calibrate what can be calibrated.")] = True,
     kind: Annotated[str, typer.Option(help="auto (by size), flat, hnsw or ivf.")] = "auto",
     score: Annotated[
         str | None, typer.Option(help="What searches rank by: direction (default) or expected-distance.")
@@ -59,37 +85,58 @@ def create(
     id_column: IdColumn = None,
     json: AsJson = False,
 ) -> None:
-    """Make a new index: of vectors, of a FAISS index, or of images with a model. Never over an existing one.
+    """Make a gallery of images, of vectors or of a FAISS index, calibrate it, and say what it can promise.
+
+    Never over an existing one. Labels are the names of folders, or stand in a table (--labels).
+
+    Example: doubtless create shop photos
+
+    Example: doubtless create shop photos --queries photos-of-customers
+
+    Example: doubtless create shop photos --model timm:convnext_atto --weights convnext_atto.safetensors
 
     Example: doubtless create gallery --embeddings vectors.npy --labels labels.csv
 
     Example: doubtless create gallery --faiss my.index --labels labels.csv
-
-    Example: doubtless create gallery photos --model runs/first
     """
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings, faiss=faiss)
-    _refuse_strays(embeddings, labels, variance, family, images)
-    if images and model is None:
-        raise InputError("--images needs --model RUN, which embeds them.")
+    _refuse_strays(embeddings, variance, family)
+    if not images and (weights is not None or head != "auto" or dim is not None):
+        raise InputError("--weights, --head and --dim go with images; vectors are what they are.")
+    if queries is not None and not calibrate:
+        raise InputError("--queries are what is calibrated on; leave --no-calibrate out.")
+    from doubtless.cli.promise import calibrated, next_commands
     from doubtless.gallery import Gallery
     from doubtless.ingest.progress import BulkProgress
 
     vectors = None if images else _vectors(embeddings, faiss, labels, variance, family)
     with BulkProgress() as meter:
-        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter)
+        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter, labels)
         gallery = Gallery.create(
             place,
             images,
             embedding=vectors,
             model=model,
+            weights=weights,
+            head=head,  # type: ignore[arg-type]
+            dim=dim,
             kind=kind,  # type: ignore[arg-type]
             score=score,  # type: ignore[arg-type]
             reading=reading,
         )
-    gallery.close()
-    assert gallery.filled is not None
-    report(gallery.filled, "created", [] if vectors is None else vectors.notes, json)
+    with gallery:
+        assert gallery.filled is not None
+        notes = [] if vectors is None else vectors.notes
+        if not json:
+            report(gallery.filled, "created", notes, json)
+        record, promise = calibrated(gallery, place, queries=queries) if calibrate else (None, [])
+    if json:
+        report(gallery.filled, "created", notes, json, calibration=record, promise=promise)
+        return
+    for sentence in promise:
+        typer.echo(f"• {sentence}")
+    typer.echo(f"Next: {'   or   '.join(next_commands(place))}")
 
 
 def add(
@@ -103,6 +150,7 @@ def add(
     model: Annotated[
         str | None, typer.Option(help="Run whose model embeds; default: the one the index names.")
     ] = None,
+    label: Annotated[str | None, typer.Option(help="What all the images that are added show.")] = None,
     existing: Annotated[
         str, typer.Option(help="What to do with ids that are there: refuse, skip or update.")
     ] = "refuse",
@@ -117,17 +165,21 @@ def add(
 
     Example: doubtless add gallery more-photos
 
+    Example: doubtless add gallery photo.jpg --label garlic
+
     Example: doubtless add gallery --embeddings more.npy --labels more.csv --existing update
     """
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings)
-    _refuse_strays(embeddings, labels, variance, family, images)
+    _refuse_strays(embeddings, variance, family)
     from doubtless.gallery import Gallery
     from doubtless.ingest.progress import BulkProgress
 
+    if label is not None and not images:
+        raise InputError("--label says what images show; vectors have --labels.")
     vectors = None if images else _vectors(embeddings, None, labels, variance, family)
     with Gallery.open(place, model=model, writable=True) as gallery, BulkProgress() as meter:
-        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter)
+        reading = _reading(image_column, label_column, id_column, batch_size, workers, meter, labels, label)
         filled = gallery.add(images, embedding=vectors, existing=existing, reading=reading)
     report(filled, "added", [], json)
 
@@ -154,11 +206,14 @@ def _reading(
     batch_size: int | None,
     workers: int | None,
     meter: BulkProgress,
+    labels: Path | None,
+    label_of_all: str | None = None,
 ) -> Reading:
+    from doubtless.data.streams.records import Columns
     from doubtless.gallery.content import Reading
-    from doubtless.ingest.records import Columns
 
-    return Reading(Columns(image=image, label=label, id=id_), batch_size, workers, meter)
+    columns = Columns(image=image, label=label, id=id_)
+    return Reading(columns, batch_size, workers, meter, labels=labels, label=label_of_all)
 
 
 def _one_of(**ways: object) -> None:
@@ -167,34 +222,27 @@ def _one_of(**ways: object) -> None:
         raise InputError(f"Name one of {', '.join(others)} and {last}: what goes into the gallery.")
 
 
-def _refuse_strays(
-    embeddings: Path | None,
-    labels: Path | None,
-    variance: Path | None,
-    family: str | None,
-    images: list[str] | None,
-) -> None:
-    if images and labels:
-        raise InputError(
-            "--labels goes with vectors; images have their labels from folders, shards or columns."
-        )
+def _refuse_strays(embeddings: Path | None, variance: Path | None, family: str | None) -> None:
     if embeddings is None and (variance is not None or family is not None):
         raise InputError("--variance and --family go with --embeddings vectors.npy.")
 
 
-def report(filled: Filled, what: str, notes: list[str], json: bool) -> None:
-    """Says what was put into an index, and where the list of bad images lies."""
+def report(filled: Filled, what: str, notes: list[str], json: bool, **more: object) -> None:
+    """Says what was put into an index, and where the list of bad images lies; `more` is for JSON."""
     from doubtless.cli.tables import print_json
     from doubtless.gallery.content import bad_list
 
     bad = None if (listed := bad_list(filled)) is None else str(listed)
+    notes = [*notes, *filled.notes]
     if json:
         counts = {"items": filled.items, "skipped": filled.skipped, "bad": len(filled.bad)}
-        print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes})
+        print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes, **more})
         return
     for note in notes:
         typer.echo(f"• {note}")
     skipped = f", {filled.skipped:,} were there already" if filled.skipped else ""
     typer.echo(f"{filled.items:,} items {what}{skipped}: {filled.path}")
     if bad:
-        typer.echo(f"{len(filled.bad):,} bad images skipped: {bad}")
+        typer.echo(f"{len(filled.bad):,} files skipped, listed in {bad}:")
+        for image in filled.bad[:SHOWN]:
+            typer.echo(f"  {image.id}: {image.reason}")

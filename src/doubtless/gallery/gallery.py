@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.gallery.listing import Listing
 from doubtless.gallery.model import ModelLike, opened
-from doubtless.gallery.upkeep import Upkeep
+from doubtless.gallery.queries import Vectors
 from doubtless.index.backends import open_index
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from doubtless.index.settings import IndexScore, Kind
 
 
-class Gallery(Upkeep):
+class Gallery(Listing):
     """An index that can be asked.
 
     >>> import torch
+    >>> from doubtless import Embedding
     >>> labels = torch.arange(200) % 4
     >>> vectors = 3 * torch.eye(4)[labels] + torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     >>> embedding = Embedding.point(vectors)
@@ -72,9 +73,9 @@ class Gallery(Upkeep):
         place: str | Path,
         images: ImageSources | None = None,
         *,
-        embedding: Embedding | Imported | None = None,
+        embedding: Vectors | Imported | None = None,
         ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
+        labels: Sequence[str | None] | str | Path | None = None,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
         model: ModelLike | None = None,
         weights: str | Path | None = None,
@@ -108,6 +109,7 @@ class Gallery(Upkeep):
         if images is not None:
             assert loaded is not None
             finish = head_for(loaded, head, dim)
+            reading = content.with_labels(reading, labels)
             filled = content.create_of_images(
                 place, images, loaded, finish=finish, kind=kind, score=score, reading=reading
             )

@@ -67,6 +67,11 @@ class Settings:
         """What vectors are ranked by: for points both scores rank alike."""
         return "direction" if self.family == "point" else self.score
 
+    @property
+    def takes_plain_vectors(self) -> bool:
+        """Whether a vector without a variance is one with variance 0: ranked by L2 distance, of nobody's model."""
+        return self.family == "gaussian" and self.score == "expected-distance" and self.model is None
+
     def record(self) -> dict[str, Any]:
         """As it is written down."""
         return asdict(self)

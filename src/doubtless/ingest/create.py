@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from doubtless.data.streams.records import Columns
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.index.backends import backend_of
@@ -21,7 +22,6 @@ from doubtless.index.base import Index
 from doubtless.index.construction import Construction, exists_already, locked_folder
 from doubtless.index.settings import KEPT_MODEL, MODEL, IndexScore, Kind, Settings, settings_of
 from doubtless.ingest.bulk import SHARD_SIZE, Meter, Sources, embed_files, method_of, place_of
-from doubtless.ingest.records import Columns
 from doubtless.ingest.shards import BadImage, EmbeddedShard, read_shards, write_bad
 from doubtless.methods import Method
 from doubtless.registry import names_network
@@ -50,6 +50,8 @@ class Filled:
     skipped: int = 0
     """Items that were there already and left alone."""
     bad: list[BadImage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences about what became of what was given."""
 
 
 def create_index(
