@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -26,6 +27,7 @@ from doubtless.cli import (
 )
 from doubtless.cli import evaluate as report
 from doubtless.cli import listing as sources
+from doubtless.cli.stopping import STOPPED, Stopped, how_to_go_on, refused
 from doubtless.errors import DoubtlessError
 from doubtless.version import __version__
 
@@ -36,6 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
 app.command("create")(create.create)
@@ -74,13 +77,25 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except DoubtlessError as error:
         typer.echo(f"doubtless: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("doubtless: stopped.", err=True)
-        sys.exit(130)
+    except BrokenPipeError:  # whoever read has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (to be flushed at the end)
+        sys.exit(0)
+    except Stopped as how:
+        typer.echo(f"doubtless: {how}", err=True)
+        sys.exit(STOPPED)
+    except Exception as error:
+        if not refused(error):
+            raise
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = STOPPED
+    if code == STOPPED:
+        typer.echo(f"doubtless: {how_to_go_on(sys.argv[1:])}", err=True)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 __all__ = ["app", "main"]

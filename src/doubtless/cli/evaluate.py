@@ -54,6 +54,7 @@ def evaluate(
         int, typer.Option(min=0, help="Replicates behind the intervals; 0: no intervals.")
     ] = 1000,
     json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print measures and intervals as CSV.")] = False,
 ) -> None:
     """Measure a run, or embeddings that any method made, and write metrics.json and report.html.
 
@@ -69,9 +70,11 @@ def evaluate(
     from doubtless.cores import limit_threads
 
     limit_threads()  # before torch is loaded
-    from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.cli.tables import evaluation_csv, print_evaluation, print_json
     from doubtless.errors import InputError
 
+    if json and csv:
+        raise InputError("Give --json or --csv, and not both.")
     if (run is None) == (embeddings is None):
         raise InputError("Name either a run folder or --embeddings FILE, and not both.")
     changes = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": open_set}
@@ -90,6 +93,8 @@ def evaluate(
         evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, bootstrap)
     if json:
         print_json(evaluation.to_json())
+    elif csv:
+        typer.echo(evaluation_csv(evaluation), nl=False)
     else:
         print_evaluation(evaluation, title)
         typer.echo(f"report: {folder / 'report.html'}")

@@ -39,6 +39,12 @@ def csv_text(heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return text.getvalue()
 
 
+def evaluation_csv(evaluation: Evaluation) -> str:
+    """Measures with their intervals, one per line."""
+    rows = [[name, one.value, one.low, one.high] for name, one in evaluation.measures.items()]
+    return csv_text(["measure", "value", "low", "high"], rows)
+
+
 def print_evaluation(evaluation: Evaluation, title: str) -> None:
     """Measures with their intervals, then every uncertainty's, then what the notes say."""
     from rich.console import Console
@@ -87,6 +93,16 @@ def _baselines(evaluation: Evaluation) -> Any:
 
 def _value(measure: Measure | None) -> str:
     return "" if measure is None else f"{measure.value:.4f}"
+
+
+def comparison_csv(table: ComparisonTable) -> str:
+    """One line per method and metric."""
+    rows = [
+        [method, metric, cell.mean, cell.std]
+        for method, cells in table.cells.items()
+        for metric, cell in cells.items()
+    ]
+    return csv_text(["method", "metric", "mean", "std"], rows)
 
 
 def print_comparison(table: ComparisonTable, title: str) -> None:

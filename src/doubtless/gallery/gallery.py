@@ -88,9 +88,11 @@ class Gallery(Listing):
         """A new gallery, open for writing, of images or of embeddings; never over one that is there.
 
         place       a folder, or a backend's address such as ``milvus:http://localhost:19530``
-        images      folders, files, tar shards, parquet files, a source's name; or a data set of (image, label)
-        embedding   instead of images: embeddings with their ids (numbers by default), labels and metadata, or what
-                    `doubtless.ingest.vectors` has imported from files
+        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data set of
+                    (image, label), or an array of images (n, H, W, 3)
+        embedding   instead of images: an Embedding, or an array (n, D), with ids (numbers by default), labels and
+                    metadata; or what `doubtless.ingest.vectors` has imported from files
+        labels      what each shows, in order; or a table, CSV or parquet, of ids (or file names), labels and metadata
         model       what embeds, or has embedded: ``timm:NAME``, a run, a folder of `save_pretrained`,
                     ``hub:USER/NAME``, an ONNX file, another gallery, ``module:package.function``, a `Model` or an
                     `nn.Module`; images without one are embedded by a pretrained network. It is kept in the gallery

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from doubtless.errors import InputError, nearest
+from doubtless.errors import InputError, nearest_few
 from doubtless.models import networks
 from doubtless.registry import MODULE, Registry, call_import_path
 
@@ -90,7 +90,7 @@ def _from_a_hub(name: str, pooling: Pooling, pretrained: bool) -> Backbone:
         return Backbone(network, networks.STATISTICS, 3, poolable=False)
     if not timm.is_model(name):
         known = [*BACKBONES, networks.NAME, *timm.list_models()]
-        raise InputError(f"There is no backbone {name!r}{nearest(name, known)}")
+        raise InputError(f"There is no backbone {name!r}{nearest_few(name, known)}")
     # GeM wants the map of features, the others want timm's own pooling.
     arguments: dict[str, Any] = {"auto": {}, "gem": {"global_pool": ""}, "avg": {"global_pool": "avg"}}[
         pooling
@@ -98,7 +98,9 @@ def _from_a_hub(name: str, pooling: Pooling, pretrained: bool) -> Backbone:
     try:
         with _weights_at_hand(name) if pretrained else nullcontext():
             model = timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
-    except (RuntimeError, OSError, TypeError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # timm and what it asks the network with raise their own
         raise InputError(f"timm cannot make {name}: {error}.") from error
     trained_with: Any = model.pretrained_cfg
     return Backbone(model, (tuple(trained_with["mean"]), tuple(trained_with["std"])), 3, poolable=False)
