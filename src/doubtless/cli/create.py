@@ -55,9 +55,25 @@ def create(
     family: Family = None,
     faiss: Faiss = None,
     model: Annotated[
-        str | None, typer.Option(help="Run (or module:package.function) that embeds, or has embedded.")
+        str | None,
+        typer.Option(
+            help="What embeds: timm:NAME, a run, a saved folder, hub:USER/NAME, an .onnx file, a gallery or "
+            "module:package.function; default for images: a small pretrained network."
+        ),
     ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of timm:NAME, a safetensors file; default: timm's hub.")
+    ] = None,
+    head: Annotated[
+        str, typer.Option(help="Of a network that is not trained further: auto, raw or half-whitened.")
+    ] = "auto",
+    dim: Annotated[int | None, typer.Option(min=1, help="Of a half-whitened head.")] = None,
     images: Images = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(help="Other labelled photos, a folder per label, to calibrate on instead of its own."),
+    ] = None,
+    calibrate: Annotated[bool, typer.Option(help="Calibrate what can be calibrated.")] = True,
     kind: Annotated[str, typer.Option(help="auto (by size), flat, hnsw or ivf.")] = "auto",
     score: Annotated[
         str | None, typer.Option(help="What searches rank by: direction (default) or expected-distance.")
@@ -69,19 +85,28 @@ def create(
     id_column: IdColumn = None,
     json: AsJson = False,
 ) -> None:
-    """Make a new index: of vectors, of a FAISS index, or of images with a model. Never over an existing one.
+    """Make a gallery of images, of vectors or of a FAISS index, calibrate it, and say what it can promise.
+
+    Never over an existing one. Labels are the names of folders, or stand in a table (--labels).
+
+    Example: doubtless create shop photos
+
+    Example: doubtless create shop photos --queries photos-of-customers
+
+    Example: doubtless create shop photos --model timm:convnext_atto --weights convnext_atto.safetensors
 
     Example: doubtless create gallery --embeddings vectors.npy --labels labels.csv
 
     Example: doubtless create gallery --faiss my.index --labels labels.csv
-
-    Example: doubtless create gallery photos --model runs/first
     """
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings, faiss=faiss)
     _refuse_strays(embeddings, variance, family)
-    if images and model is None:
-        raise InputError("--images needs --model RUN, which embeds them.")
+    if not images and (weights is not None or head != "auto" or dim is not None):
+        raise InputError("--weights, --head and --dim go with images; vectors are what they are.")
+    if queries is not None and not calibrate:
+        raise InputError("--queries are what is calibrated on; leave --no-calibrate out.")
+    from doubtless.cli.promise import calibrated, next_commands
     from doubtless.gallery import Gallery
     from doubtless.ingest.progress import BulkProgress
 
@@ -93,13 +118,25 @@ def create(
             images,
             embedding=vectors,
             model=model,
+            weights=weights,
+            head=head,  # type: ignore[arg-type]
+            dim=dim,
             kind=kind,  # type: ignore[arg-type]
             score=score,  # type: ignore[arg-type]
             reading=reading,
         )
-    gallery.close()
-    assert gallery.filled is not None
-    report(gallery.filled, "created", [] if vectors is None else vectors.notes, json)
+    with gallery:
+        assert gallery.filled is not None
+        notes = [] if vectors is None else vectors.notes
+        if not json:
+            report(gallery.filled, "created", notes, json)
+        record, promise = calibrated(gallery, place, queries=queries) if calibrate else (None, [])
+    if json:
+        report(gallery.filled, "created", notes, json, calibration=record, promise=promise)
+        return
+    for sentence in promise:
+        typer.echo(f"• {sentence}")
+    typer.echo(f"Next: {'   or   '.join(next_commands(place))}")
 
 
 def add(
@@ -190,8 +227,8 @@ def _refuse_strays(embeddings: Path | None, variance: Path | None, family: str |
         raise InputError("--variance and --family go with --embeddings vectors.npy.")
 
 
-def report(filled: Filled, what: str, notes: list[str], json: bool) -> None:
-    """Says what was put into an index, and where the list of bad images lies."""
+def report(filled: Filled, what: str, notes: list[str], json: bool, **more: object) -> None:
+    """Says what was put into an index, and where the list of bad images lies; `more` is for JSON."""
     from doubtless.cli.tables import print_json
     from doubtless.gallery.content import bad_list
 
@@ -199,7 +236,7 @@ def report(filled: Filled, what: str, notes: list[str], json: bool) -> None:
     notes = [*notes, *filled.notes]
     if json:
         counts = {"items": filled.items, "skipped": filled.skipped, "bad": len(filled.bad)}
-        print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes})
+        print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes, **more})
         return
     for note in notes:
         typer.echo(f"• {note}")

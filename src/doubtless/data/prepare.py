@@ -3,8 +3,7 @@
 Everything here is geometry and colour on bytes; scaling to floats and normalisation belong to the network
 (`doubtless.models.Encoder`), so that they cannot be forgotten at query time.
 
-torchvision is imported where it is used: it takes longer to import than everything else together, and images that
-are held in the size of their network need none of it.
+torchvision is imported where it is used, for augmentation: it takes longer to import than everything else together.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from doubtless.data.geometry import grey, middle_square, short_side_to
 from doubtless.data.images import open_image, reason_of
 from doubtless.errors import InputError, nearest
 
@@ -189,20 +189,14 @@ class Preparation:
         if image.shape[0] == self.channels:
             return image
         if self.channels == 1:
-            from torchvision.transforms.v2 import functional as geometry
-
-            return geometry.rgb_to_grayscale(image, num_output_channels=1)
+            return grey(image)
         return image[:1].expand(self.channels, -1, -1)
 
     def _with_size(self, image: Tensor) -> Tensor:
         """Short side to `size`, then the square in the middle."""
         if self.size is None or tuple(image.shape[-2:]) == (self.size, self.size):
             return image
-        from torchvision.transforms import InterpolationMode
-        from torchvision.transforms.v2 import functional as geometry
-
-        image = geometry.resize(image, [self.size], interpolation=InterpolationMode.BILINEAR, antialias=True)
-        return geometry.center_crop(image, [self.size, self.size])
+        return middle_square(short_side_to(image, self.size), self.size)
 
 
 def _build(step: AugmentStep, size: int | None) -> Callable[[Tensor], Tensor]:
