@@ -225,7 +225,9 @@ def test_a_wrong_call_is_one_sentence(
     assert err.count("\n") == 1
     assert "Traceback" not in out + err
     begins = err.removeprefix("doubtless: ")
-    assert begins[0] == begins[0].upper() or begins.split()[0] in call  # a capital, or what was given
+    assert begins[0] == begins[0].upper() or begins.split()[0] in words_of(
+        call, things
+    )  # a capital, or what was given
     assert not Path(things["new"]).exists()
 
 
