@@ -15,7 +15,8 @@ from doubtless.errors import InputError
 from doubtless.gallery.listing import Listing
 from doubtless.gallery.model import ModelLike, opened
 from doubtless.gallery.queries import Vectors
-from doubtless.index.backends import open_index
+from doubtless.index.backends import backend_of, open_index
+from doubtless.index.construction import exists_already
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import ImageSources, Imported, Reading
@@ -88,11 +89,12 @@ class Gallery(Listing):
         """A new gallery, open for writing, of images or of embeddings; never over one that is there.
 
         place       a folder, or a backend's address such as ``milvus:http://localhost:19530``
-        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data set of
-                    (image, label), or an array of images (n, H, W, 3)
+        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data
+                    set of (image, label), or an array of images (n, H, W, 3)
         embedding   instead of images: an Embedding, or an array (n, D), with ids (numbers by default), labels and
                     metadata; or what `doubtless.ingest.vectors` has imported from files
-        labels      what each shows, in order; or a table, CSV or parquet, of ids (or file names), labels and metadata
+        labels      what each shows, in order; or a table, CSV or parquet, of ids (or file names), labels and
+                    metadata
         model       what embeds, or has embedded: ``timm:NAME``, a run, a folder of `save_pretrained`,
                     ``hub:USER/NAME``, an ONNX file, another gallery, ``module:package.function``, a `Model` or an
                     `nn.Module`; images without one are embedded by a pretrained network. It is kept in the gallery
@@ -106,6 +108,9 @@ class Gallery(Listing):
 
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
+        backend, name = backend_of(place)
+        if backend.exists(name):  # before a model is waited for
+            raise exists_already(name)
         finish = None
         loaded = None if model is None and images is None else opened(model, weights=weights)
         if images is not None:
@@ -122,3 +127,6 @@ class Gallery(Listing):
         gallery = cls.open(place, model=loaded if finish is None else None, writable=True)
         gallery.filled = filled
         return gallery
+
+
+open_gallery = Gallery.open
