@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def ask(
-    index: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
+    index: IndexPlace,
     images: Annotated[list[Path] | None, typer.Argument(help="Images to ask about.")] = None,
     embedding: Annotated[
         Path | None, typer.Option(help="Ask about vectors instead: .npy, .npz, .safetensors or parquet.")

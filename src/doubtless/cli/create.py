@@ -9,15 +9,24 @@ import typer
 
 from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers
 from doubtless.errors import InputError
+from doubtless.gallery.place import must_be_there
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import Imported, Reading
     from doubtless.ingest.create import Filled
     from doubtless.ingest.progress import BulkProgress
 
+NewPlace = Annotated[
+    str,
+    typer.Argument(metavar="GALLERY", help="Folder to make, or milvus:PATH, milvus:http://host:port."),
+]
 IndexPlace = Annotated[
     str,
-    typer.Argument(metavar="INDEX", help="Folder of the index, or milvus:PATH, milvus:http://host:port."),
+    typer.Argument(
+        metavar="GALLERY",
+        help="Folder of the gallery, or milvus:PATH, milvus:http://host:port.",
+        callback=must_be_there,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 Embeddings = Annotated[
@@ -47,7 +56,7 @@ Images = Annotated[list[str] | None, typer.Option("--images", help="The same, as
 
 
 def create(
-    place: IndexPlace,
+    place: NewPlace,
     pictures: Pictures = None,
     embeddings: Embeddings = None,
     labels: Labels = None,
@@ -102,6 +111,9 @@ def create(
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings, faiss=faiss)
     _refuse_strays(embeddings, variance, family)
+    for image in images or []:
+        if ":" not in image and {"/", "."} & set(image) and not Path(image).exists():
+            raise InputError(f"There is no folder or file {image}.")
     if not images and (weights is not None or head != "auto" or dim is not None):
         raise InputError("--weights, --head and --dim go with images; vectors are what they are.")
     if queries is not None and not calibrate:

@@ -10,15 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
 TOKEN = "DOUBTLESS_TOKEN"
 
 
 def serve(
-    index: Annotated[
-        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
-    ],
+    index: IndexPlace,
     host: Annotated[
         str, typer.Option(help="Address to bind; other than 127.0.0.1 needs a token.")
     ] = "127.0.0.1",

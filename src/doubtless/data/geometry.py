@@ -38,7 +38,7 @@ def middle_square(image: Tensor, size: int) -> Tensor:
     >>> middle_square(torch.arange(12).view(1, 3, 4), 2).tolist()
     [[[1, 2], [5, 6]]]
     """
-    top, left = (round((side - size) / 2.0) for side in image.shape[-2:])
+    top, left = (round((side - size) / 2) for side in image.shape[-2:])
     return image[..., top : top + size, left : left + size]
 
 

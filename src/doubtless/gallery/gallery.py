@@ -15,7 +15,8 @@ from doubtless.errors import InputError
 from doubtless.gallery.listing import Listing
 from doubtless.gallery.model import ModelLike, opened
 from doubtless.gallery.queries import Vectors
-from doubtless.index.backends import open_index
+from doubtless.index.backends import backend_of, open_index
+from doubtless.index.construction import exists_already
 from doubtless.index.settings import check_choices
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class Gallery(Listing):
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
         check_choices(kind=kind, score=score or "direction")  # before an hour of embedding, not after
+        backend, name = backend_of(place)
+        if backend.exists(name):  # before a model is waited for
+            raise exists_already(name)
         finish = None
         loaded = None if model is None and images is None else opened(model, weights=weights)
         if images is not None:
@@ -124,3 +128,6 @@ class Gallery(Listing):
         gallery = cls.open(place, model=loaded if finish is None else None, writable=True)
         gallery.filled = filled
         return gallery
+
+
+open_gallery = Gallery.open

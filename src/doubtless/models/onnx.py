@@ -44,7 +44,7 @@ class OnnxNetwork(nn.Module):
 
     @property
     def session(self) -> Any:
-        """onnxruntime's, made when first needed and again after another state was loaded."""
+        """onnxruntime's, made when first needed."""
         if self._session is None:
             try:
                 from onnxruntime import InferenceSession
@@ -81,13 +81,6 @@ class OnnxNetwork(nn.Module):
         except Exception as error:  # a shape or a type that the file does not take
             raise RuntimeError((str(error).strip().splitlines() or [""])[0]) from error
         return torch.from_numpy(np.ascontiguousarray(found)).float().to(images.device)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        """Another file has another length."""
-        if f"{prefix}file" in state_dict:
-            self.file = torch.empty_like(state_dict[f"{prefix}file"], device=self.file.device)
-            self._session = None
-        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def __deepcopy__(self, memo: Any) -> OnnxNetwork:
         """A session cannot be copied; a new one is made of the same file."""

@@ -213,7 +213,7 @@ def _rebuilt(
     """The method that a description, a graph and a state make together."""
     try:
         config, data = make_config(about["config"]), about["data"]
-        backbone = None if network is None else _backbone(network, constants, about)
+        backbone = None if network is None else _backbone(network, state, constants, about)
         spec = DataSpec(data["channels"], data["size"], list(data["label_names"]), backbone=backbone)
         # A graph has no stages to freeze; nothing is trained here.
         model = config.model.model_copy(update={"frozen_stages": 0})
@@ -226,11 +226,17 @@ def _rebuilt(
     return method.eval()
 
 
-def _backbone(network: dict[str, Any], constants: dict[str, Tensor], about: dict[str, Any]) -> nn.Module:
+def _backbone(
+    network: dict[str, Any], state: dict[str, Tensor], constants: dict[str, Tensor], about: dict[str, Any]
+) -> nn.Module:
     kind = network.get("kind")
     if kind not in ("graph", "onnx"):
         raise InputError(f"A network is a graph or of ONNX, got {kind!r}; update doubtless.")
-    made: Any = OnnxNetwork(b"") if kind == "onnx" else GraphNetwork(network, constants)
+    made: Any
+    if kind == "onnx":
+        made = OnnxNetwork(state["encoder.backbone.file"].numpy().tobytes())
+    else:
+        made = GraphNetwork(network, constants)
     mean, std = about["statistics"]
     made.statistics, made.takes = (tuple(mean), tuple(std)), int(about["takes"])
     return made
