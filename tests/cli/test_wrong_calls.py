@@ -25,7 +25,7 @@ demo --port many                                            | '--port'
 create                                                      | lacks the argument
 create {new}                                                | Name one of
 create {new} {photos} --embeddings {vectors}                | Name one of
-create {new} nowhere/photos --model {run}                   | no file or folder nowhere/photos
+create {new} nowhere/photos --model {run}                   | nowhere/photos
 create {new} {photos} --model nowhere/run                   | nowhere/run
 create {new} {photos} --model timm:resnet5O                 | resnet5O
 create {new} {empty} --model {run}                          | holds no images

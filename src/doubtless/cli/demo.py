@@ -113,6 +113,7 @@ def five_of(asked: Sequence[ShownAnswer]) -> list[ShownAnswer]:
         ):
             by_decision[one.answer.decision].append(one)
     answered, refused, absent = by_decision.values()
+    absent.sort(key=lambda one: -(one.answer.none or 0.0))
     return [*answered[:3], *refused[:1], *absent[:1]]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 HALF = "▀"
 """Its upper half has the text's colour, its lower half the background's: two pixels per character."""
-ROWS = 10
+ROWS = 8
 """Lines of text that a picture is high."""
 
 
