@@ -272,7 +272,7 @@ def trained_photos(name: str, cache: Path, run: str | None) -> Photos | None:
         if run is None:
             return None
         from doubtless.runs.data import embed_images, open_run_data
-        from doubtless.runs.model import open_model
+        from doubtless.runs.names import open_model
         from doubtless.runs.run import Run
 
         opened = Run.open(run)

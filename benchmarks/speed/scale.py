@@ -131,9 +131,10 @@ def measure_images(items: int) -> None:
 def measure_decoding(items: int) -> None:
     """JPEGs of 500×375 pixels to 224 px a second, one thread; and what listing images takes of memory."""
     from doubtless.data import Preparation
+    from doubtless.data.streams.folder import FolderStream
+    from doubtless.data.streams.opening import _must_differ
+    from doubtless.data.streams.records import ImageRecord
     from doubtless.ingest.decode import decode
-    from doubtless.ingest.records import ImageRecord
-    from doubtless.ingest.streams import FolderStream, _must_differ
 
     smooth = np.random.default_rng(0).integers(0, 256, (38, 50, 3), np.uint8)
     file = io.BytesIO()

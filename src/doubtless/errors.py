@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class DoubtlessError(Exception):
@@ -35,3 +35,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; accepted: {', '.join(names)}."
+
+
+def nearest_few(word: str, known: Iterable[str], few: int = 5) -> str:
+    """The end of a sentence where too much is known to be listed: the names nearest to a word, nearest first.
+
+    >>> nearest_few("resnet5", ["resnet50", "resnet18", "vit"], 2)
+    "; the nearest are 'resnet50' and 'resnet18'."
+    """
+    close = difflib.get_close_matches(word, sorted(known), n=few, cutoff=0.0)
+    *first, last = map(repr, close)
+    return f"; the nearest are {', '.join(first)} and {last}." if first else f"; there is {last}."
+
+
+def listed(names: Sequence[str]) -> str:
+    """A few of them, and how many more.
+
+    >>> listed(["a", "b", "c", "d", "e"])
+    "'a', 'b', 'c' and 2 more"
+    """
+    shown = ", ".join(repr(name) for name in names[:3])
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

@@ -96,3 +96,19 @@ def _fsync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+SHIPPED = {"suites": ("bench", "benchmarks/suites"), "configs": ("", "configs")}
+"""What a wheel brings along: its folder in the package, and where it lies in a clone."""
+
+
+def shipped(what: str) -> Path:
+    """The folder of the suites or configurations that are shipped, in an installed wheel or in a clone.
+
+    >>> (shipped("configs") / "fashion-sample" / "deterministic.yaml").is_file()
+    True
+    """
+    room, in_clone = SHIPPED[what]
+    package = Path(__file__).parent
+    installed = package / room / what
+    return installed if installed.is_dir() else package.parents[1] / in_clone

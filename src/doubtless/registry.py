@@ -27,6 +27,8 @@ MODULE = "module:"
 """What a name begins with that is an import path."""
 TIMM = "timm:"
 """What the name of a timm model with its published weights begins with."""
+HUB = "hub:"
+"""What the name of a model on the Hugging Face Hub begins with."""
 
 
 class Registry(Generic[T]):
@@ -177,12 +179,12 @@ def import_object(path: str) -> Any:
 
 
 def names_network(name: str) -> bool:
-    """Whether a model's name is that of a network as it is, and not that of a run's folder.
+    """Whether a model's name is that of a network or of a model on a hub, and not that of a folder or file.
 
     >>> names_network("module:package.function?size=64"), names_network("runs/first")
     (True, False)
     """
-    return name.startswith((MODULE, TIMM))
+    return name.startswith((MODULE, TIMM, HUB))
 
 
 def call_import_path(path: str) -> Any:

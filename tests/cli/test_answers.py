@@ -66,12 +66,12 @@ def test_novelty_is_of_features_where_images_can_be_found(
     torch.testing.assert_close(doubt.novelty.distance(features), torch.zeros(5), atol=2e-3, rtol=0)
 
     image = next(photos.rglob("*.png"))
-    asked = called("search", gallery, image, "--k", 3)["queries"][0]
+    asked = called("ask", gallery, image, "--k", 3)["queries"][0]
     assert asked["decision"] in {"answer", "abstain", "not-in-gallery"}
     assert [0 <= hit["probability"] <= 1 for hit in asked["hits"]] == [True] * 3
     assert set(asked["parts"]) == {"image", "gallery", "distance", "novelty"}  # no model's own doubt
     assert not any("vector" in warning for warning in asked["warnings"])
-    shown = runner.invoke(app, ["search", str(gallery), str(image)])
+    shown = runner.invoke(app, ["ask", str(gallery), str(image)])
     assert asked["reason"].split(".")[0] in " ".join(shown.stdout.split())
 
 
@@ -97,7 +97,7 @@ def test_directions_serve_where_they_are_asked_for(gallery: Path) -> None:
 def test_another_score_than_the_calibrated_one_has_no_probability(gallery: Path, photos: Path) -> None:
     called("calibrate", gallery, "--target-error", 0.3)
     image = next(photos.rglob("*.png"))
-    asked = called("search", gallery, image, "--score", "expected-distance")["queries"][0]
+    asked = called("ask", gallery, image, "--score", "expected-distance")["queries"][0]
     assert asked["probability"] is None
     assert {hit["probability"] for hit in asked["hits"]} == {None}
     assert asked["warnings"] == [

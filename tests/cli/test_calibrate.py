@@ -47,9 +47,9 @@ def test_calibrate_prints_and_keeps_its_figures(tmp_path: Path, points: bool) ->
         part = opened.attached("calibration")
         assert part is not None
         assert part[1] == record
-    kept = runner.invoke(app, ["index", "stats", str(index), "--json"])
+    kept = runner.invoke(app, ["stats", str(index), "--json"])
     assert json.loads(kept.stdout)["calibration"] == record
-    assert "most probable label" in runner.invoke(app, ["index", "stats", str(index)]).stdout
+    assert "most probable label" in runner.invoke(app, ["stats", str(index)]).stdout
     shown = runner.invoke(app, ["calibrate", str(index)])
     assert "most probable label" in shown.stdout
     assert "confidence" in shown.stdout
@@ -85,9 +85,9 @@ def test_calibrate_with_queries_and_what_became_of_them(tmp_path: Path) -> None:
     record = json.loads(found.stdout)
     assert (record["queries"], record["without_positive"]) == (110, 40)
     assert (record["given"]["unknown"], record["given"]["first_unknown_labels"]) == (40, ["77"])
-    kept = runner.invoke(app, ["index", "stats", str(index), "--json"])
+    kept = runner.invoke(app, ["stats", str(index), "--json"])
     assert json.loads(kept.stdout)["calibration"] == record
-    shown = " ".join(runner.invoke(app, ["index", "stats", str(index)]).stdout.split())
+    shown = " ".join(runner.invoke(app, ["stats", str(index)]).stdout.split())
     assert "110 queries from" in shown
     assert "40 queries of labels that the gallery does not have: '77'." in shown
     assert "features of the items' images" not in shown  # of which nothing was asked

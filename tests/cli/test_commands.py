@@ -18,7 +18,7 @@ from doubtless.errors import DoubtlessError
 
 VERBS = [
     *("demo", "train", "evaluate", "posterior", "bench", "report", "methods", "sources"),
-    *("embed", "search", "calibrate", "compare", "export"),
+    *("embed", "ask", "calibrate", "compare", "export"),
 ]
 
 

@@ -45,7 +45,7 @@ def from_python(gallery: Path, photo: Path) -> dict[str, Any]:
 
 
 def from_command_line(gallery: Path, photo: Path) -> dict[str, Any]:
-    done = runner.invoke(app, ["search", str(gallery), str(photo), "--k", "3", "--json"])
+    done = runner.invoke(app, ["ask", str(gallery), str(photo), "--k", "3", "--json"])
     assert done.exit_code == 0, done.output
     (told,) = json.loads(done.stdout)["queries"]
     assert told.pop("query") == str(photo)

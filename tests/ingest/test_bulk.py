@@ -213,7 +213,7 @@ def test_zero_and_nan_embeddings_are_bad(tiny_run: Path, photos: Path) -> None:
 def test_decoding_stays_a_bounded_number_ahead(photos: Path, model: Model) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from doubtless.ingest.streams import FolderStream
+    from doubtless.data.streams.folder import FolderStream
 
     read = 0
 

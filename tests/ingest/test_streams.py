@@ -17,10 +17,11 @@ import torch
 from pyarrow import parquet
 
 import doubtless
+from doubtless.data.streams.folder import FolderStream
+from doubtless.data.streams.opening import open_streams
+from doubtless.data.streams.records import Columns
 from doubtless.errors import InputError
 from doubtless.ingest.bulk import embedded, plan_work
-from doubtless.ingest.records import Columns
-from doubtless.ingest.streams import FolderStream, open_streams
 from doubtless.runs.model import Model
 from tests.ingest.pictures import png, tiny_images, write_folder, write_tar
 
@@ -235,7 +236,7 @@ def test_readers_are_imported_when_there_is_something_to_read() -> None:
     """Opening a gallery and creating an index load neither formats nor frameworks they do not use."""
     script = (
         "import sys, doubtless.gallery, doubtless.ingest.create\n"
-        "heavy = 'doubtless.ingest.tar doubtless.ingest.parquet lightning pyarrow pymilvus faiss ray'.split()\n"
+        "heavy = 'doubtless.data.streams.tar lightning pyarrow pymilvus faiss ray'.split()\n"
         "print([name for name in heavy if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

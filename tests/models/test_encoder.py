@@ -203,8 +203,8 @@ def test_bad_models_are_sentences(tmp_path) -> None:
     save_file({"nothing": torch.zeros(1)}, tmp_path / "w.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no")
     for arguments, sentence in [
-        ({"backbone": "resnet51"}, "did you mean 'resnet5"),
-        ({"backbone": "conv-fashoin"}, "did you mean 'conv-fashion'"),
+        ({"backbone": "resnet51"}, "the nearest are 'resnet5"),
+        ({"backbone": "conv-fashoin"}, "the nearest are 'conv-fashion'"),
         ({"backbone": "conv-cifar", "size": 6}, "cannot take 3×6×6 images"),
         ({"backbone": "conv-cifar", "pooling": "gem"}, "no pooling to choose"),
         ({"backbone": "resnet10t", "weights": tmp_path / "none"}, "no weights at"),

@@ -21,6 +21,7 @@ from doubtless.bench.suite import Suite
 from doubtless.config import Config
 from doubtless.data import open_source
 from doubtless.data.source import locate
+from doubtless.errors import InputError
 from doubtless.files import write_text
 from doubtless.methods import method_class
 from doubtless.runs import Run
@@ -183,7 +184,13 @@ def _fingerprint(source: str, root: str | None) -> str:
 
 @cache
 def _file_hash(path: str) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(
+            f"There are no weights at {path} ({error.strerror}); put the file there, or below --data FOLDER or "
+            "$DOUBTLESS_DATA."
+        ) from error
 
 
 def choose(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:

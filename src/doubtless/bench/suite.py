@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from doubtless.config import Config, Section, sentence_of
 from doubtless.errors import InputError, nearest
+from doubtless.files import shipped
 from doubtless.methods.configuration import make_config
 
 FOLDER = Path("benchmarks/suites")
@@ -116,12 +116,25 @@ def find_suite(name: str | Path, *, folder: Path | None = None) -> Path:
         if not Path(name).is_file():
             raise InputError(f"There is no suite {name}.")
         return Path(name)
-    places = [folder or FOLDER, _shipped()]
-    for place in places:
-        if (place / f"{name}.yaml").is_file():
-            return place / f"{name}.yaml"
-    known = sorted({path.stem for place in places for path in place.glob("*.yaml")})
+    known = _known(folder)
+    if str(name) in known:
+        return known[str(name)]
     raise InputError(f"There is no suite {str(name)!r}{nearest(str(name), known)}")
+
+
+def all_suites(*, folder: Path | None = None) -> list[tuple[str, Suite]]:
+    """Name and suite of every one that `load_suite` finds by its name, those of a project before the shipped ones.
+
+    >>> "demo" in dict(all_suites())
+    True
+    """
+    return [(name, load_suite(path)) for name, path in sorted(_known(folder).items())]
+
+
+def _known(folder: Path | None) -> dict[str, Path]:
+    """Name → file, of the suites of this project and of those shipped."""
+    places = [folder or FOLDER, shipped("suites")]
+    return {path.stem: path for place in reversed(places) for path in sorted(place.glob("*.yaml"))}
 
 
 def tuned_path(suite: Path) -> Path:
@@ -146,11 +159,6 @@ def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
 def _nested(key: str, value: Any) -> dict[str, Any]:
     first, _, rest = key.partition(".")
     return {first: _nested(rest, value) if rest else value}
-
-
-def _shipped() -> Path:
-    with as_file(files("doubtless.bench") / "suites") as path:
-        return Path(path)
 
 
 def _read(path: Path) -> dict[str, Any]:

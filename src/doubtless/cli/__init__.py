@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
 
 from doubtless.cli import (
+    ask,
     bench,
     calibrate,
     compare,
+    create,
     demo,
     embed,
     evaluate,
     export,
     feedback,
     index,
+    items,
     listing,
     posterior,
     recalibrate,
     review,
-    search,
     serve,
     status,
     train,
+    upkeep,
 )
 from doubtless.cli import evaluate as report
 from doubtless.cli import listing as sources
+from doubtless.cli.stopping import STOPPED, Stopped, how_to_go_on, refused
 from doubtless.errors import DoubtlessError
 from doubtless.version import __version__
 
@@ -37,26 +42,37 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("evaluate")(evaluate.evaluate)
-app.command("posterior")(posterior.posterior)
-app.command("embed")(embed.embed)
-app.add_typer(index.index, name="index")
-app.command("search")(search.search)
+app.command("create")(create.create)
+app.command("ask")(ask.ask)
+app.command("serve")(serve.serve)
 app.command("calibrate")(calibrate.calibrate)
 app.command("recalibrate")(recalibrate.recalibrate)
 app.command("compare")(compare.compare)
 app.command("feedback")(feedback.feedback)
 app.command("review")(review.review)
 app.command("status")(status.status)
+app.command("add")(create.add)
+app.command("remove")(upkeep.remove)
+app.command("list")(items.list_items)
+app.command("show")(items.show)
+app.command("relabel")(items.relabel)
+app.command("stats")(upkeep.stats)
+app.command("compact")(upkeep.compact)
+app.command("migrate")(upkeep.migrate)
+app.command("train")(train.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("posterior")(posterior.posterior)
+app.command("embed")(embed.embed)
 app.command("export")(export.export)
-app.command("serve")(serve.serve)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("methods")(listing.methods)
 app.add_typer(sources.app, name="sources")
+app.add_typer(index.index, name="index", hidden=True)  # names of earlier versions
+app.command("search", hidden=True)(ask.ask)
 
 
 @app.callback(invoke_without_command=True)
@@ -69,13 +85,25 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
     try:
-        app()
+        code = app(prog_name="doubtless", standalone_mode=False)
     except DoubtlessError as error:
         typer.echo(f"doubtless: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("doubtless: stopped.", err=True)
-        sys.exit(130)
+    except BrokenPipeError:  # whoever read has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (to be flushed at the end)
+        sys.exit(0)
+    except Stopped as how:
+        typer.echo(f"doubtless: {how}", err=True)
+        sys.exit(STOPPED)
+    except Exception as error:
+        if not refused(error):
+            raise
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
+        code = STOPPED
+    if code == STOPPED:
+        typer.echo(f"doubtless: {how_to_go_on(sys.argv[1:])}", err=True)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 __all__ = ["app", "main"]

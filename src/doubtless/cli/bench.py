@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="Name of a suite in benchmarks/suites, or a YAML file.")],
+    suite: Annotated[
+        str | None, typer.Argument(help="Name of a suite, or a YAML file; without one, all are listed.")
+    ] = None,
     data: Annotated[
         str | None, typer.Option(help="Folder with the data sets; $DOUBTLESS_DATA by default.")
     ] = None,
@@ -31,17 +33,23 @@ def bench(
         bool, typer.Option("--dry-run", help="Print the plan with an estimate and stop.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV: mean and deviation.")] = False,
 ) -> None:
     """Train and measure every method of a suite over its seeds, and compare them.
 
     Finished runs are never trained again; a killed bench goes on where it was.
 
+    Example: doubtless bench
+
     Example: doubtless bench demo --jobs 2
     """
     from doubtless.bench import load_suite, plan_jobs, run_suite
     from doubtless.bench.comparison import write_results
-    from doubtless.cli.tables import print_comparison, print_json, recorded_command
+    from doubtless.cli.tables import comparison_csv, print_comparison, print_json, recorded_command
 
+    if suite is None:
+        _list_suites(json, csv)
+        return
     chosen = _narrowed(load_suite(suite), seeds, only)
     if tune and not dry_run:
         for with_base in (False, True):  # a second stage starts from what was chosen for the first
@@ -56,10 +64,22 @@ def bench(
         table = write_results(chosen, plan, out, command=recorded_command())
         if json:
             print_json(table.to_json())
+        elif csv:
+            typer.echo(comparison_csv(table), nl=False)
         else:
             print_comparison(table, chosen.title)
             typer.echo(f"results: {out / chosen.name}.json, {out / chosen.name}.html")
     _stop_if_failed(failed, len(plan))
+
+
+def _list_suites(json: bool, csv: bool) -> None:
+    from doubtless.bench.suite import all_suites
+    from doubtless.cli.listing import show
+
+    rows = [
+        (name, str(len(suite.methods)), str(len(suite.seeds)), suite.title) for name, suite in all_suites()
+    ]
+    show(("suite", "methods", "seeds", "what it compares"), rows, json, csv=csv)
 
 
 def _narrowed(suite: Suite, seeds: int | None, only: list[str] | None) -> Suite:

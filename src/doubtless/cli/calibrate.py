@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.gallery import Gallery
     from doubtless.gallery.labelled import LabelledQueries
 
-Place = Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")]
 QueryPlace = Annotated[
     str | None,
     typer.Option(
@@ -55,7 +55,7 @@ NoveltyName = Annotated[
 
 
 def calibrate(
-    index: Place,
+    index: IndexPlace,
     queries: QueryPlace = None,
     labels: QueryLabels = None,
     pairs: Pairs = None,

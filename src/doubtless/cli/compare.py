@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from doubtless.errors import InputError
+from doubtless.gallery.place import must_be_there
 
 
 def compare(
@@ -17,7 +18,11 @@ def compare(
         Path | None, typer.Option(help="Run whose model embeds; calibrated on its validation part.")
     ] = None,
     index: Annotated[
-        str | None, typer.Option(help="Index whose model embeds and whose calibration counts.")
+        str | None,
+        typer.Option(
+            help="Gallery whose model embeds and whose calibration counts.",
+            callback=lambda place: place and must_be_there(place),
+        ),
     ] = None,
     prior: Annotated[float, typer.Option(help="How likely two such images are the same beforehand.")] = 0.5,
     target_error: Annotated[

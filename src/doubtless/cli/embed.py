@@ -66,10 +66,10 @@ def embed(
     """
     from typing import cast
 
+    from doubtless.data.streams.records import Columns
     from doubtless.ingest.bulk import embed_files
     from doubtless.ingest.progress import BulkProgress
-    from doubtless.ingest.records import Columns
-    from doubtless.runs.model import open_model
+    from doubtless.runs.names import open_model
 
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),

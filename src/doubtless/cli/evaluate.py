@@ -41,8 +41,12 @@ def evaluate(
     ] = None,
     embeddings: Annotated[
         Path | None,
-        typer.Option(help="Measure this file instead of a run: .safetensors or .npz with labels."),
+        typer.Option(help="Measure this file instead of a run: .safetensors, .npz, .npy or parquet."),
     ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Labels of --embeddings that lie beside them: CSV, parquet or .npy.")
+    ] = None,
+    gallery_labels: Annotated[Path | None, typer.Option(help="The same of --gallery.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for the results of --embeddings.")
     ] = None,
@@ -50,6 +54,7 @@ def evaluate(
         int, typer.Option(min=0, help="Replicates behind the intervals; 0: no intervals.")
     ] = 1000,
     json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print measures and intervals as CSV.")] = False,
 ) -> None:
     """Measure a run, or embeddings that any method made, and write metrics.json and report.html.
 
@@ -59,13 +64,17 @@ def evaluate(
     Example: doubtless evaluate runs/first --ood digits --gallery train
 
     Example: doubtless evaluate --embeddings theirs.npz --ood strange.npz --out theirs
+
+    Example: doubtless evaluate --embeddings vectors.npy --labels labels.csv
     """
     from doubtless.cores import limit_threads
 
     limit_threads()  # before torch is loaded
-    from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.cli.tables import evaluation_csv, print_evaluation, print_json
     from doubtless.errors import InputError
 
+    if json and csv:
+        raise InputError("Give --json or --csv, and not both.")
     if (run is None) == (embeddings is None):
         raise InputError("Name either a run folder or --embeddings FILE, and not both.")
     changes = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": open_set}
@@ -74,13 +83,18 @@ def evaluate(
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
         if size is not None:
             raise InputError("--size belongs to a run; embeddings have no images.")
-        evaluation, folder = _measure_files(embeddings, gallery, ood or [], changes, out, bootstrap)
+        beside = (labels, gallery_labels)
+        evaluation, folder = _measure_files(embeddings, gallery, beside, ood or [], changes, out, bootstrap)
         title = embeddings.stem
     else:
         assert run is not None
+        if labels is not None or gallery_labels is not None or out is not None:
+            raise InputError("--labels, --gallery-labels and --out go with --embeddings; a run has its own.")
         evaluation, folder, title = _measure_run(run, data, ood, gallery, changes, bootstrap)
     if json:
         print_json(evaluation.to_json())
+    elif csv:
+        typer.echo(evaluation_csv(evaluation), nl=False)
     else:
         print_evaluation(evaluation, title)
         typer.echo(f"report: {folder / 'report.html'}")
@@ -110,6 +124,7 @@ def _measure_run(
 def _measure_files(
     embeddings: Path,
     gallery: str | None,
+    labels: tuple[Path | None, Path | None],
     ood: list[str],
     changes: dict[str, Any],
     out: Path | None,
@@ -127,7 +142,9 @@ def _measure_files(
     with spinner("measuring"):
         evaluation, queries = evaluate_files(
             embeddings,
+            labels=labels[0],
             gallery=gallery,
+            gallery_labels=labels[1],
             ood=ood,
             options=EvaluationOptions(
                 score=options.score,

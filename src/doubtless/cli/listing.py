@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doubtless.errors import InputError
+
 if TYPE_CHECKING:
     from doubtless.data.check import SourceCheck
 
 
-def methods(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:
+def methods(
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="As CSV.")] = False,
+) -> None:
     """List the methods that a configuration can name.
 
     Example: doubtless methods
@@ -20,18 +25,23 @@ def methods(json: Annotated[bool, typer.Option("--json", help="As JSON.")] = Fal
     from doubtless.methods import all_methods
 
     rows = [(name, f"v{kind.version}", kind.summary) for name, kind in all_methods().items()]
-    show(("method", "version", "what it is"), rows, json)
+    show(("method", "version", "what it is"), rows, json, csv=csv)
 
 
-def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool) -> None:
-    """Rows as a table for the eye, or as JSON."""
+def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool, *, csv: bool = False) -> None:
+    """Rows as a table for the eye, as JSON or as CSV."""
     from rich.console import Console
     from rich.table import Table
 
-    from doubtless.cli.tables import print_json
+    from doubtless.cli.tables import csv_text, print_json
 
+    if json and csv:
+        raise InputError("Give --json or --csv, and not both.")
     if json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    if csv:
+        typer.echo(csv_text(names, rows), nl=False)
         return
     table = Table(*names)
     for row in rows:
@@ -41,10 +51,11 @@ def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool) ->
 
 app = typer.Typer(rich_markup_mode=None)
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="As CSV.")]
 
 
 @app.callback(invoke_without_command=True)
-def sources(context: typer.Context, json: AsJson = False) -> None:
+def sources(context: typer.Context, json: AsJson = False, csv: AsCsv = False) -> None:
     """List the data sources that a configuration can name, or check one.
 
     Example: doubtless sources
@@ -52,18 +63,18 @@ def sources(context: typer.Context, json: AsJson = False) -> None:
     Example: doubtless sources check cub200:CUB_200_2011
     """
     if context.invoked_subcommand is None:
-        list_sources(json)
+        list_sources(json, csv)
 
 
 @app.command("list")
-def list_sources(json: AsJson = False) -> None:
+def list_sources(json: AsJson = False, csv: AsCsv = False) -> None:
     """List the data sources that a configuration can name.
 
     Example: doubtless sources list
     """
     from doubtless.data import SOURCES
 
-    show(("source", "what it is"), [(kind.form, kind.what) for _, kind in SOURCES.items()], json)
+    show(("source", "what it is"), [(kind.form, kind.what) for _, kind in SOURCES.items()], json, csv=csv)
 
 
 @app.command("check")

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from doubtless.cli.calibrate import Place
+from doubtless.cli.create import IndexPlace
 
 
 def recalibrate(
-    index: Place,
+    index: IndexPlace,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:

@@ -10,15 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
+from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
 TOKEN = "DOUBTLESS_TOKEN"
 
 
 def serve(
-    index: Annotated[
-        str, typer.Argument(help="Folder of the index, or milvus:PATH, milvus:http://host:port.")
-    ],
+    index: IndexPlace,
     host: Annotated[
         str, typer.Option(help="Address to bind; other than 127.0.0.1 needs a token.")
     ] = "127.0.0.1",
@@ -42,7 +41,10 @@ def serve(
         float, typer.Option(min=0, max=60_000, help="Milliseconds a batch waits for requests on their way.")
     ] = 5.0,
     max_upload: Annotated[float, typer.Option(min=0.01, help="Largest body, in megabytes.")] = 20.0,
-    max_pixels: Annotated[float, typer.Option(min=0.001, help="Largest image, in million pixels.")] = 50.0,
+    max_pixels: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Largest image, in million pixels; default: as everywhere."),
+    ] = None,
     decode_seconds: Annotated[float, typer.Option(min=0.01, help="Time to decode an image.")] = 10.0,
 ) -> None:
     """Serve an index: API at /v1, its documentation at /docs, a page at /.
@@ -59,16 +61,18 @@ def serve(
     refuse_without_extra(page)
     token = os.environ.get(TOKEN) or None
     check_binding(host, token)
+    from doubtless.data.images import MAX_PIXELS
     from doubtless.server.http.app import create_app
     from doubtless.server.service.decoder import Limits
     from doubtless.server.service.queue import Batching
     from doubtless.server.service.service import Service
 
+    pixels = MAX_PIXELS if max_pixels is None else int(max_pixels * 1e6)
     service = Service.open(
         index,
         model=model,
         read_only=read_only,
-        limits=Limits(upload=int(max_upload * 1e6), pixels=int(max_pixels * 1e6), seconds=decode_seconds),
+        limits=Limits(upload=int(max_upload * 1e6), pixels=pixels, seconds=decode_seconds),
         batching=Batching(size=batch_size, wait=batch_wait / 1000),
         image_root=images,
         audit=audit,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -22,6 +24,25 @@ CELL_WIDTH = len("0.123 ± 0.012")
 def print_json(value: Any) -> None:
     """Prints a value as JSON."""
     typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def csv_text(heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as CSV; nothing where a value is None.
+
+    >>> csv_text(["id", "label"], [["a", None], ["b", "cat, or dog"]])
+    'id,label\\na,\\nb,"cat, or dog"\\n'
+    """
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(heading)
+    lines.writerows(rows)
+    return text.getvalue()
+
+
+def evaluation_csv(evaluation: Evaluation) -> str:
+    """Measures with their intervals, one per line."""
+    rows = [[name, one.value, one.low, one.high] for name, one in evaluation.measures.items()]
+    return csv_text(["measure", "value", "low", "high"], rows)
 
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:
@@ -72,6 +93,16 @@ def _baselines(evaluation: Evaluation) -> Any:
 
 def _value(measure: Measure | None) -> str:
     return "" if measure is None else f"{measure.value:.4f}"
+
+
+def comparison_csv(table: ComparisonTable) -> str:
+    """One line per method and metric."""
+    rows = [
+        [method, metric, cell.mean, cell.std]
+        for method, cells in table.cells.items()
+        for metric, cell in cells.items()
+    ]
+    return csv_text(["method", "metric", "mean", "std"], rows)
 
 
 def print_comparison(table: ComparisonTable, title: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: Annotated[Path, typer.Argument(help="YAML configuration of the run.")],
+    config: Annotated[
+        Path, typer.Argument(help="YAML configuration of the run; or the name of one that is shipped.")
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Run folder; runs/DATA-METHOD-SEED by default.")
     ] = None,
@@ -28,6 +33,8 @@ def train(
     """Train a method, measure it, write its report.
 
     Example: doubtless train configs/fashion-sample/deterministic.yaml --out runs/first --set seed=1
+
+    Example: doubtless train fashion-sample/deterministic --set training.epochs=40 --resume
     """
     from doubtless.cores import limit_threads
 
@@ -43,19 +50,50 @@ def train(
         _use_all_cores()
     source = checked.data.source.replace(":", "-").replace("/", "-")
     folder = out or Path("runs") / f"{source}-{checked.method}-{checked.seed}"
-    with recorded(folder, before=process_age()) as watch:
+    with recorded(folder, before=process_age()) as watch, _stoppable(folder):
         evaluation = _train_and_measure(checked, folder, watch, resume=resume, evaluate=evaluate)
     if not is_main():
         return
+    skipped = _skipped(folder)
     if json and evaluation is not None:
-        print_json({"run": str(folder), **evaluation.to_json()})
+        print_json({"run": str(folder), "skipped": skipped, **evaluation.to_json()})
         return
     if evaluation is not None:
         print_evaluation(evaluation, f"{checked.method} on {checked.data.source}")
+    if skipped:
+        typer.echo(f"{len(skipped):,} files skipped, listed in {folder / SKIPPED}:")
+        for line in skipped[:SHOWN]:
+            typer.echo(f"  {line}")
     typer.echo(f"run:    {folder}")
     if evaluation is not None:
         typer.echo(f"report: {folder / 'report.html'}")
     typer.echo(f"time:   {describe_phases(watch.seconds)}")
+
+
+SKIPPED = "skipped.txt"
+SHOWN = 5
+"""Skipped files that are named; all are listed."""
+
+
+def _skipped(folder: Path) -> list[str]:
+    """Files that could not be trained on, each with the reason."""
+    file = folder / SKIPPED
+    return file.read_text().splitlines() if file.is_file() else []
+
+
+@contextlib.contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        from doubtless.cli.stopping import Stopped, resumed
+
+        if any(folder.rglob("last.ckpt")):
+            raise Stopped(f"Stopped. Go on from the last whole epoch: {resumed(sys.argv[1:])}") from None
+        raise Stopped(
+            "Stopped before the first epoch was over; nothing is kept, start again with the same command."
+        ) from None
 
 
 def _train_and_measure(

@@ -15,6 +15,7 @@ from doubtless.data.sources import (
     source_kind,
 )
 from doubtless.data.splits import Split, make_split
+from doubtless.data.streams import training as _training  # noqa: F401 (registers sources of lists and shards)
 
 __all__ = [
     "Source",

@@ -3,28 +3,26 @@
 Everything here is geometry and colour on bytes; scaling to floats and normalisation belong to the network
 (`doubtless.models.Encoder`), so that they cannot be forgotten at query time.
 
-torchvision is imported where it is used: it takes longer to import than everything else together, and images that
-are held in the size of their network need none of it.
+torchvision is imported where it is used, for augmentation: it takes longer to import than everything else together.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
+from doubtless.data.geometry import grey, middle_square, short_side_to
+from doubtless.data.images import open_image, reason_of
 from doubtless.errors import InputError, nearest
 
-ImageLike = str | Path | bytes | Image.Image | Tensor
-"""A file, a Pillow image, or a tensor (C, H, W) of bytes or of floats in [0, 1]."""
-
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+ImageLike = str | Path | bytes | Image.Image | Tensor | np.ndarray
+"""A file, its bytes, a Pillow image, a tensor (C, H, W) or an array (H, W, 3): bytes, or floats in [0, 1]."""
 
 
 def decode_image(file: str | Path | IO[bytes]) -> Tensor:
@@ -33,10 +31,10 @@ def decode_image(file: str | Path | IO[bytes]) -> Tensor:
     Transparency becomes white, 16 bits become 8, the camera's rotation is applied.
     """
     try:
-        with Image.open(file) as opened:
+        with open_image(file) as opened:
             return image_tensor(opened)
-    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file} cannot be read as an image: {error}.") from error
+    except Exception as error:  # decoders of damaged files raise whatever they stumble over
+        raise InputError(f"{file} cannot be read as an image: {reason_of(error)}.") from error
 
 
 def image_tensor(image: Image.Image) -> Tensor:
@@ -56,15 +54,18 @@ def pixels_of(image: ImageLike) -> Tensor:
         return decode_image(image)
     if isinstance(image, bytes):
         try:
-            image = Image.open(io.BytesIO(image))
-        except Exception as error:  # decoders of damaged files raise whatever they stumble over
-            raise InputError(f"These bytes cannot be read as an image: {error}.") from error
+            with open_image(image) as opened:
+                return image_tensor(opened)
+        except Exception as error:  # as above
+            raise InputError(f"These bytes cannot be read as an image: {reason_of(error)}.") from error
     if isinstance(image, Image.Image):
         return image_tensor(image)
+    if isinstance(image, np.ndarray):
+        image = _tensor_of(image)
     if not isinstance(image, Tensor):
         raise InputError(
-            "An image must be a file, its bytes, a Pillow image or a tensor (C, H, W), got a "
-            f"{type(image).__name__}."
+            "An image must be a file, its bytes, a Pillow image, an array (H, W) or (H, W, 3), or a tensor "
+            f"(C, H, W), got a {type(image).__name__}."
         )
     if image.dim() != 3:
         raise InputError(f"An image must have shape (C, H, W), got {tuple(image.shape)}.")
@@ -73,6 +74,24 @@ def pixels_of(image: ImageLike) -> Tensor:
     if not bool(torch.isfinite(image).all()) or float(image.min()) < 0 or float(image.max()) > 1:
         raise InputError("An image of floats must lie in [0, 1], without NaN.")
     return (image * 255).round().to(torch.uint8)
+
+
+def _tensor_of(array: np.ndarray) -> Tensor:
+    """An array (H, W), (H, W, 1 or 3) or (1 or 3, H, W), as Pillow, OpenCV or torch give it, as (C, H, W)."""
+    if array.dtype.kind not in "uif":
+        raise InputError(f"An image must be an array of numbers, got {array.dtype}.")
+    wide = array[None] if array.ndim == 2 else array
+    if wide.ndim != 3 or not {1, 3} & {wide.shape[0], wide.shape[-1]}:
+        raise InputError(
+            f"An image must be an array (H, W), (H, W, 1 or 3) or (1 or 3, H, W), got {array.shape}."
+        )
+    if array.ndim == 3 and wide.shape[-1] in (1, 3):
+        wide = wide.transpose(2, 0, 1)
+    if wide.dtype.kind == "f":
+        return torch.from_numpy(np.ascontiguousarray(wide, dtype=np.float32))
+    if wide.size and (wide.min() < 0 or wide.max() > 255):
+        raise InputError("An image of whole numbers must lie in 0…255.")
+    return torch.from_numpy(np.ascontiguousarray(wide, dtype=np.uint8))
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -95,17 +114,17 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def readable(path: Path) -> str | None:
-    """None if the whole file decodes, else why not. JPEGs are checked at an eighth of their size, which
-    still reads every byte."""
+def readable(file: Path | bytes) -> str | None:
+    """None if the whole file, or what its bytes say, decodes, else why not. JPEGs are checked at an eighth of
+    their size, which still reads every byte."""
     try:
-        with Image.open(path) as image:
+        with open_image(file) as image:
             image.draft("RGB", (image.width // 8 or 1, image.height // 8 or 1))
             image.load()
             if image.mode == "F" and not np.isfinite(np.asarray(image)).all():
                 return "it has NaN or infinite pixels"
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        return str(error).split(str(path))[0].strip() or type(error).__name__
+    except Exception as error:  # as above
+        return reason_of(error)
     return None
 
 
@@ -170,20 +189,14 @@ class Preparation:
         if image.shape[0] == self.channels:
             return image
         if self.channels == 1:
-            from torchvision.transforms.v2 import functional as geometry
-
-            return geometry.rgb_to_grayscale(image, num_output_channels=1)
+            return grey(image)
         return image[:1].expand(self.channels, -1, -1)
 
     def _with_size(self, image: Tensor) -> Tensor:
         """Short side to `size`, then the square in the middle."""
         if self.size is None or tuple(image.shape[-2:]) == (self.size, self.size):
             return image
-        from torchvision.transforms import InterpolationMode
-        from torchvision.transforms.v2 import functional as geometry
-
-        image = geometry.resize(image, [self.size], interpolation=InterpolationMode.BILINEAR, antialias=True)
-        return geometry.center_crop(image, [self.size, self.size])
+        return middle_square(short_side_to(image, self.size), self.size)
 
 
 def _build(step: AugmentStep, size: int | None) -> Callable[[Tensor], Tensor]:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from doubtless.data.images import SUFFIXES, is_image, unread_kind
 from doubtless.data.objects import PYTHON, as_source
 from doubtless.data.papers import PAPERS, Paper
-from doubtless.data.prepare import SUFFIXES, readable
+from doubtless.data.prepare import readable
 from doubtless.data.source import TEST, TRAIN, Source, data_root, locate, tensor_source
 from doubtless.errors import InputError, nearest
 from doubtless.registry import Registry, call_import_path, import_path_of
@@ -138,12 +139,13 @@ def _folder(request: SourceRequest) -> Source:
     if not path.is_dir():
         raise InputError(f"There is no folder {path}.")
     classes = sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
-    files = [
+    inside = [
         (file, label)
         for label, folder in enumerate(classes)
         for file in sorted(folder.rglob("*"))
-        if file.suffix.lower() in SUFFIXES
+        if file.is_file()
     ]
+    files = [(file, label) for file, label in inside if is_image(file.name)]
     if not files:
         raise InputError(
             f"{path} has no images; expected are folders, one per class, with {', '.join(sorted(SUFFIXES))}."
@@ -151,6 +153,9 @@ def _folder(request: SourceRequest) -> Source:
     problems = _problems([file for file, _ in files], path, request.progress)
     good = [pair for pair, problem in zip(files, problems, strict=True) if problem is None]
     skipped = [f"{file}: {problem}" for (file, _), problem in zip(files, problems, strict=True) if problem]
+    skipped += [f"{file}: {kind}" for file, _ in inside if (kind := unread_kind(file.name)) is not None]
+    loose = sorted(file for file in path.iterdir() if file.is_file() and is_image(file.name))
+    skipped += [f"{file}: it lies in no folder of a class" for file in loose]
     if not good:
         raise InputError(
             f"None of the {len(files)} images below {path} can be read; the first: {skipped[0]}."

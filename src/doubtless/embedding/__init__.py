@@ -5,7 +5,7 @@ from doubtless.embedding.empirical import EmpiricalEmbedding
 from doubtless.embedding.gaussian import GaussianEmbedding
 from doubtless.embedding.point import PointEmbedding
 from doubtless.embedding.projected_gaussian import ProjectedGaussianEmbedding
-from doubtless.embedding.storage import StoredEmbedding, read_embedding, save_embedding
+from doubtless.embedding.storage import StoredEmbedding, coded, holds_vectors, read_embedding, save_embedding
 from doubtless.embedding.vmf import VonMisesFisherEmbedding
 
 __all__ = [
@@ -18,5 +18,7 @@ __all__ = [
     "FAMILIES",
     "StoredEmbedding",
     "read_embedding",
+    "holds_vectors",
+    "coded",
     "save_embedding",
 ]

@@ -3,21 +3,17 @@
 Queries without a positive are left out of retrieval, error and calibration metrics and counted in
 `counts["without_positive"]`; they are in-distribution all the same, so OOD metrics keep them. A point embedding
 has no uncertainty of its own: its error and OOD metrics stand in `baselines` only.
-
-`evaluate_files` measures anyone's embeddings from files: the whole evaluation for a method that is not ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from doubtless.embedding import Embedding, StoredEmbedding, read_embedding
-from doubtless.errors import InputError
+from doubtless.embedding import Embedding
 from doubtless.evaluation import steps
 from doubtless.evaluation.notes import count, describe, write_notes
 from doubtless.evaluation.open_set import DividedQueries, divide_queries, open_set_curves, open_set_measures
@@ -238,55 +234,3 @@ def _kept(record: QueryRecord, uncertainties: Uncertainties, voted: Voted | None
         uncertainty=None if record.uncertainty is None else record.uncertainty.cpu(),
         values={name: value.cpu() for name, value in {**record.values, **kept}.items()},
     )
-
-
-def evaluate_files(
-    embeddings: str | Path,
-    *,
-    gallery: str | Path | None = None,
-    ood: Sequence[str | Path] = (),
-    options: EvaluationOptions = DEFAULT_OPTIONS,
-) -> tuple[Evaluation, StoredEmbedding]:
-    """Measures a safetensors or .npz file (location, labels; variance, samples or uncertainty where there are).
-
-    Without a gallery file it is leave-one-out. An `uncertainty` in the file stands in place of the family's.
-    Returns what was measured, and the queries.
-    """
-    queries = _labelled(embeddings)
-    searched = None if gallery is None else _labelled(gallery)
-    others = {Path(path).stem: read_embedding(path) for path in ood}
-    if len(others) != len(ood):
-        raise InputError(
-            "Two out-of-distribution files have the same name; their numbers could not be told apart."
-        )
-    given = GivenScores(
-        uncertainty=queries.uncertainty,
-        gallery_uncertainty=None if searched is None else searched.uncertainty,
-        ood_uncertainty={
-            name: stored.uncertainty for name, stored in others.items() if stored.uncertainty is not None
-        },
-    )
-    evaluation = evaluate(
-        queries.embedding,
-        _labels(queries),
-        gallery=None if searched is None else searched.embedding,
-        gallery_labels=None if searched is None else _labels(searched),
-        ood={name: stored.embedding for name, stored in others.items()},
-        given=given,
-        options=options,
-    )
-    return evaluation, queries
-
-
-def _labelled(path: str | Path) -> StoredEmbedding:
-    stored = read_embedding(path)
-    if stored.labels is None:
-        raise InputError(f"{path} has no labels; they say what a right answer is.")
-    if len(stored.labels) != len(stored.embedding):
-        raise InputError(f"{path} has {len(stored.embedding)} embeddings but {len(stored.labels)} labels.")
-    return stored
-
-
-def _labels(stored: StoredEmbedding) -> Tensor:
-    assert stored.labels is not None
-    return stored.labels

@@ -15,6 +15,11 @@ from doubtless.files import read_json, write_json
 from doubtless.metrics.measure import Curve, Measure
 
 SCHEMA = 1
+LINES = 10
+"""Of an evaluation that is printed."""
+SIZES = {"queries": "queries", "gallery": "in the gallery", "classes": "labels"}
+FIRST = ("recall@1", "map@r", "top1_by_label", "error_auroc", "ausc", "aurc", "ece", "nmi")
+"""What is printed before all else."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,28 @@ class Evaluation:
         if name not in self.measures:
             raise InputError(f"There is no measure {name!r}; there are {', '.join(self.measures)}.")
         return self.measures[name].value
+
+    def __str__(self) -> str:
+        """A table of ten lines: how it was measured, what matters most with its interval, and what else there is.
+
+        >>> print(Evaluation({"recall@1": Measure(0.8, 0.75, 0.85)}, counts={"queries": 100, "gallery": 100}))
+        100 queries, 100 in the gallery
+        recall@1                 0.8000    0.7500 – 0.8500
+        """
+        kind = [str(self.protocol["kind"])] if "kind" in self.protocol else []
+        sizes = [f"{self.counts[name]:,} {word}" for name, word in SIZES.items() if name in self.counts]
+        known = [name for name in FIRST if name in self.measures]
+        named = [*known, *(name for name in self.measures if name not in known)]
+        shown = named if len(named) <= LINES - 1 else named[: LINES - 2]
+        lines = [", ".join([*sizes, *kind]) or "evaluation"]
+        for name in shown:
+            measure = self.measures[name]
+            whole = measure.low is not None and measure.high is not None
+            interval = f"{measure.low:.4f} – {measure.high:.4f}" if whole else ""
+            lines.append(f"{name:<24} {measure.value:.4f}    {interval}".rstrip())
+        if len(shown) < len(named):
+            lines.append(f"{len(named) - len(shown)} more in .measures, baselines in .baselines")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Everything but `queries`. A value that is not finite becomes null."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from torch import Tensor
 
 from doubtless.embedding import Embedding
@@ -16,7 +18,7 @@ from doubtless.gallery.calibrated import Calibrated, stamp_of
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.kept import Change
 from doubtless.gallery.model import ModelLike, ModelOf, recorded_model
-from doubtless.gallery.queries import Pictures, Queries
+from doubtless.gallery.queries import Pictures, Queries, embedding_of, is_vectors
 from doubtless.gallery.standing import Standings
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
@@ -104,9 +106,15 @@ class OpenGallery:
         """
         if isinstance(what, Queries):
             return what
-        if isinstance(what, Embedding):
-            return Queries(fitting(what, self.index.settings))
-        return self._queries(self.model.describe(what, progress=progress))
+        if isinstance(what, Embedding) or is_vectors(what):
+            return Queries(fitting(embedding_of(what), self.index.settings))
+        if not isinstance(what, Sequence | Tensor | np.ndarray) or isinstance(what, str | bytes):
+            raise InputError(
+                "A gallery is asked with pictures (files, bytes, Pillow images, arrays) or vectors (an Embedding, "
+                f"an array (n, D)), got a {type(what).__name__}."
+            )
+        pictures = list(what) if isinstance(what, np.ndarray) else what
+        return self._queries(self.model.describe(pictures, progress=progress))
 
     def read_prepared(self, images: Tensor) -> Queries:
         """The same of images (n, C, H, W) that the model's preparation has made."""

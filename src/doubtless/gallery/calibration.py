@@ -143,7 +143,7 @@ def compare_by_run(
     They are taken to show what the validation images do not.
     """
     from doubtless.runs.data import embed_images, open_run_data
-    from doubtless.runs.model import open_model
+    from doubtless.runs.names import open_model
     from doubtless.runs.run import Run
 
     opened, model = Run.open(run), open_model(run)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doubtless.data import Source
 from doubtless.data.objects import as_source
-from doubtless.embedding import Embedding
+from doubtless.data.streams.labelled import LabelledStream, with_table
+from doubtless.data.streams.opening import open_streams
+from doubtless.data.streams.records import Columns, ImageStream
+from doubtless.data.streams.tables import read_labels
 from doubtless.errors import InputError
+from doubtless.gallery.queries import Vectors, embedding_of, label_words
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
 from doubtless.index.migration import migrate as migrate
 from doubtless.index.settings import IndexScore, Kind
 from doubtless.ingest.bulk import Meter, embedded
-from doubtless.ingest.create import Filled, create_index, create_index_of_images, fill
-from doubtless.ingest.records import Columns
+from doubtless.ingest.create import Filled, Finish, create_index, create_index_of_images, fill
 from doubtless.ingest.shards import BAD, EmbeddedShard, read_manifest, write_bad
-from doubtless.ingest.vectors import imported, joined, read_faiss, read_labels
+from doubtless.ingest.vectors import Vectors as FileVectors
+from doubtless.ingest.vectors import imported, joined, read_faiss
 from doubtless.runs.model import Model, model_fingerprint
 
 if TYPE_CHECKING:
@@ -42,6 +46,10 @@ class Reading:
     batch_size: int | None = None
     workers: int | None = None
     meter: Meter | None = None
+    labels: str | Path | Sequence[str | None] | None = None
+    """What the images show: a table of ids and labels (CSV or parquet), or one label per image of a list."""
+    label: str | None = None
+    """What all of them show."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +95,22 @@ def import_faiss(path: str | Path, *, labels: str | Path | None = None) -> Impor
 
 
 def vectors_of(
-    embedding: Embedding | Imported | None,
+    embedding: Vectors | Imported | None,
     *,
     ids: Sequence[str] | None = None,
-    labels: Sequence[str | None] | None = None,
+    labels: Sequence[str | None] | str | Path | None = None,
     paths: Sequence[str | None] | None = None,
     metadata: Sequence[Mapping[str, Any] | None] | None = None,
 ) -> Imported:
-    """Embeddings in memory with who they are, numbered where they have no ids; what was imported as it is."""
+    """Embeddings in memory with who they are, numbered where they have no ids; what was imported as it is.
+
+    labels   one per embedding, or a table of ids and labels: row by row, or by id where ids are given
+    """
+    if isinstance(embedding, str | Path):
+        raise InputError(
+            f"An embedding is an Embedding or an array (n, D) of floats; read {embedding} with "
+            "doubtless.gallery.content.import_file, or name it to `doubtless create --embeddings`."
+        )
     if isinstance(embedding, Imported):
         if any(value is not None for value in (ids, labels, paths, metadata)):
             raise InputError(
@@ -102,15 +118,27 @@ def vectors_of(
             )
         return embedding
     assert embedding is not None
-    count = len(embedding)
+    known = embedding_of(embedding)
+    if isinstance(labels, str | Path):
+        given = FileVectors(known, None if ids is None else list(ids))
+        return Imported(joined(given, read_labels(labels)))
+    count = len(known)
     shard = EmbeddedShard(
-        embedding,
+        known,
         [str(number) for number in range(count)] if ids is None else list(ids),
-        [None] * count if labels is None else list(labels),
+        [None] * count if labels is None else label_words(labels),
         [None] * count if paths is None else list(paths),
         [{} for _ in range(count)] if metadata is None else [dict(values or {}) for values in metadata],
     )
     return Imported([shard])
+
+
+def with_labels(reading: Reading | None, labels: Sequence[str | None] | str | Path | None) -> Reading | None:
+    """How images are read, with their labels where these are given apart."""
+    if labels is None:
+        return reading
+    said = labels if isinstance(labels, str | Path) else label_words(labels)
+    return replace(reading or Reading(), labels=said)
 
 
 def create_of_images(
@@ -118,23 +146,28 @@ def create_of_images(
     images: ImageSources,
     model: Model,
     *,
+    finish: Finish | None = None,
     kind: Kind,
     score: IndexScore | None,
     reading: Reading | None,
 ) -> Filled:
     """A new index of images, embedded by a model; killed, the same call goes on."""
     reading = reading or Reading()
-    return create_index_of_images(
+    sources, notes = _sources(images, reading)
+    filled = create_index_of_images(
         place,
         model,
-        _sources(images),
+        sources,
         kind=kind,
         score=score or "direction",
+        finish=finish,
         columns=reading.columns,
         batch_size=reading.batch_size,
         workers=reading.workers,
         meter=reading.meter,
     )
+    filled.notes += notes
+    return filled
 
 
 def create_of_vectors(
@@ -148,6 +181,7 @@ def create_of_vectors(
         score=score or vectors.score or "direction",
         model=_fingerprint(vectors, model),
         run=vectors.run if model is None else model.place,
+        keep=None if model is None else model.method,
     )
 
 
@@ -156,15 +190,17 @@ def add_images(
 ) -> Filled:
     """Adds images, embedded by the index's model, shard by shard."""
     reading = reading or Reading()
+    sources, notes = _sources(images, reading)
     shards = embedded(
         model,
-        _sources(images),
+        sources,
         columns=reading.columns,
         batch_size=reading.batch_size,
         workers=reading.workers,
         meter=reading.meter,
     )
     filled = fill(index, shards, existing=existing, model=model_fingerprint(model.method))
+    filled.notes += notes
     if filled.bad:
         write_bad(folder_beside(index.path), filled.bad)
     return filled
@@ -188,7 +224,25 @@ def _fingerprint(vectors: Imported, model: Model | None) -> str | None:
     return named or vectors.fingerprint
 
 
-def _sources(images: ImageSources) -> list[str | Path | Source]:
+def _sources(
+    images: ImageSources, reading: Reading
+) -> tuple[Sequence[str | Path | Source | ImageStream], list[str]]:
+    """What is embedded, with the labels that were said of it, and sentences about those that were not found."""
+    if reading.label is not None and reading.labels is not None:
+        raise InputError("Images have one label, or a table of labels; give one of the two.")
+    if reading.labels is not None and not isinstance(reading.labels, str | Path):
+        return [as_source(images, name="images", labels=reading.labels)], []
+    named = _named(images)
+    if reading.label is None and reading.labels is None:
+        return named, []
+    streams = open_streams(named, columns=reading.columns)
+    if reading.label is not None:
+        return [LabelledStream(stream, label=reading.label) for stream in streams], []
+    assert reading.labels is not None
+    return with_table(streams, read_labels(reading.labels))
+
+
+def _named(images: ImageSources) -> list[str | Path | Source]:
     """Names of sources as they are; a data set or a list of pictures as a source of its own."""
     if isinstance(images, str | Path | Source):
         return [images]

@@ -11,21 +11,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.judged import Judged
+from doubtless.gallery.listing import Listing
 from doubtless.gallery.model import ModelLike, opened
-from doubtless.index.backends import open_index
+from doubtless.gallery.queries import Vectors
+from doubtless.index.backends import backend_of, open_index
+from doubtless.index.construction import exists_already
+from doubtless.index.settings import check_choices
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import ImageSources, Imported, Reading
+    from doubtless.gallery.head import HeadName
     from doubtless.index.settings import IndexScore, Kind
 
 
-class Gallery(Judged):
+class Gallery(Judged, Listing):
     """An index that can be asked.
 
     >>> import torch
+    >>> from doubtless import Embedding
     >>> labels = torch.arange(200) % 4
     >>> vectors = 3 * torch.eye(4)[labels] + torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     >>> embedding = Embedding.point(vectors)
@@ -71,11 +76,14 @@ class Gallery(Judged):
         place: str | Path,
         images: ImageSources | None = None,
         *,
-        embedding: Embedding | Imported | None = None,
+        embedding: Vectors | Imported | None = None,
         ids: Sequence[str] | None = None,
-        labels: Sequence[str | None] | None = None,
+        labels: Sequence[str | None] | str | Path | None = None,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
         model: ModelLike | None = None,
+        weights: str | Path | None = None,
+        head: HeadName = "auto",
+        dim: int | None = None,
         kind: Kind = "auto",
         score: IndexScore | None = None,
         reading: Reading | None = None,
@@ -83,25 +91,44 @@ class Gallery(Judged):
         """A new gallery, open for writing, of images or of embeddings; never over one that is there.
 
         place       a folder, or a backend's address such as ``milvus:http://localhost:19530``
-        images      folders, files, tar shards, parquet files, a source's name; or a data set of (image, label)
-        embedding   instead of images: embeddings with their ids (numbers by default), labels and metadata, or what
-                    `doubtless.ingest.vectors` has imported from files
-        model       what embeds, or has embedded: a run, a `Model`, an `nn.Module`, or ``module:package.function``
+        images      folders, files, lists (CSV), tar shards, parquet files, ``hf:NAME``, a source's name; or a data
+                    set of (image, label), or an array of images (n, H, W, 3)
+        embedding   instead of images: an Embedding, or an array (n, D), with ids (numbers by default), labels and
+                    metadata; or what `doubtless.ingest.vectors` has imported from files
+        labels      what each shows, in order; or a table (CSV, parquet) of ids or file names, labels and metadata
+        model       what embeds, or has embedded: ``timm:NAME``, a run, a folder of `save_pretrained`,
+                    ``hub:USER/NAME``, an ONNX file, another gallery, ``module:package.function``, a `Model` or an
+                    `nn.Module`; images without one are embedded by a pretrained network. It is kept in the gallery
+        weights     a safetensors file for ``timm:NAME``; its published ones by default
+        head, dim   of a network that nobody trained for this: "raw" features, "half-whitened" ones, or "auto"
         kind        "flat" looks at every vector, "hnsw" and "ivf" are approximate, "auto" goes by size
         score       what is ranked by: "direction" (default) or "expected-distance"
         """
         from doubtless.gallery import content
+        from doubtless.gallery.head import head_for
 
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
-        loaded = None if model is None else opened(model)
+        check_choices(kind=kind, score=score or "direction")  # before an hour of embedding, not after
+        backend, name = backend_of(place)
+        if backend.exists(name):  # before a model is waited for
+            raise exists_already(name)
+        finish = None
+        loaded = None if model is None and images is None else opened(model, weights=weights)
         if images is not None:
-            if loaded is None:
-                raise InputError("Images need a model that embeds them: name a run, or give a network.")
-            filled = content.create_of_images(place, images, loaded, kind=kind, score=score, reading=reading)
+            assert loaded is not None
+            finish = head_for(loaded, head, dim)
+            reading = content.with_labels(reading, labels)
+            filled = content.create_of_images(
+                place, images, loaded, finish=finish, kind=kind, score=score, reading=reading
+            )
         else:
             vectors = content.vectors_of(embedding, ids=ids, labels=labels, metadata=metadata)
             filled = content.create_of_vectors(place, vectors, loaded, kind=kind, score=score)
-        gallery = cls.open(place, model=loaded, writable=True)
+        # Where the gallery may have made its own head, the model that was named is not its model.
+        gallery = cls.open(place, model=loaded if finish is None else None, writable=True)
         gallery.filled = filled
         return gallery
+
+
+open_gallery = Gallery.open

@@ -6,7 +6,7 @@ other photographs of the same things, it can. Photographs of things that it does
     queries/garlic/1.jpg        a folder per label; also tar shards, parquet files and sources by their name
     queries.csv                 columns path (or image, or id) and label; relative paths begin at the CSV's folder
     embedded/                   what `doubtless embed` wrote
-    queries.npz, .safetensors   embeddings with their labels; also .npy, with labels in a CSV of their own
+    queries.npz, .safetensors   embeddings with their labels; also parquet; .npy with labels in a CSV of their own
     feedback                    what people said of answers (`doubtless.gallery.feedback_queries`)
 """
 
@@ -24,19 +24,20 @@ from torch import Tensor
 
 from doubtless.calibration.fit import FEWEST
 from doubtless.data import SOURCES
-from doubtless.embedding import Embedding
-from doubtless.errors import InputError
+from doubtless.data.streams.folder import FolderStream
+from doubtless.data.streams.opening import open_streams
+from doubtless.data.streams.tables import read_labels
+from doubtless.embedding import Embedding, holds_vectors
+from doubtless.errors import InputError, listed
 from doubtless.gallery import feedback_queries
 from doubtless.gallery.calibrated import RECORD, STAMP, stamp_of
 from doubtless.gallery.content import import_file
 from doubtless.gallery.feedback import FeedbackStore
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
-from doubtless.index.items import listed
 from doubtless.ingest.bulk import Meter, WorkUnit, embed_unit, embedded, usual_batch
 from doubtless.ingest.shards import MANIFEST, BadImage, EmbeddedShard
-from doubtless.ingest.streams import FolderStream, open_streams
-from doubtless.ingest.vectors import read_labels, relabelled
+from doubtless.ingest.vectors import relabelled
 
 if TYPE_CHECKING:
     from doubtless.data import Progress
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 
 MOST_ASKED = 4_000
 """Queries of labels that the gallery does not have that are asked once it is calibrated."""
-VECTORS = (".npy", ".npz", ".safetensors")
 NAMED_BY = ("path", "image", "id")
 """Columns of a CSV that may name an image's file."""
 SAME = 1e-5
@@ -277,7 +277,7 @@ def _shards(
         if labels is not None:
             raise InputError(f"{path} has labels of its own; give no other CSV of labels beside it.")
         yield _listed_images(path, gallery, known, meter)
-    elif path.suffix.lower() in VECTORS or (path / MANIFEST).is_file():
+    elif holds_vectors(path) or (path / MANIFEST).is_file():
         vectors = import_file(path, labels=labels)
         for shard in vectors.shards:
             if shard.embedding is not None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from doubtless.errors import InputError
+from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
-from doubtless.index.settings import MODEL
+from doubtless.index.settings import KEPT_MODEL, MODEL
 from doubtless.registry import names_network
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from doubtless.runs.model import Model
 
 ModelLike = Union["Model", "nn.Module", str, Path]
-"""A model, a network, a run's folder, or the name of a network such as ``module:package.function``."""
+"""A model, a network, or the place or name of one: what `doubtless.runs.names.open_model` takes."""
 
 
 class ModelOf:
@@ -29,10 +30,10 @@ class ModelOf:
     def found(self) -> Model | None:
         """None for an index of vectors that remembers none; one of another fingerprint is refused."""
         if self._model is None:
-            place = recorded_model(self.index) if self.named is None else self.named
+            place = _place_of(self.index) if self.named is None else self.named
             if place is None:
                 return None
-            if self.named is None and isinstance(place, Path) and not place.is_dir():
+            if self.named is None and isinstance(place, Path) and not place.exists():
                 raise InputError(
                     f"{self.index.path} was made by the model of {place}, which is not there; name it with --model."
                 )
@@ -54,6 +55,14 @@ class ModelOf:
         return model
 
 
+def _place_of(index: Index) -> str | Path | None:
+    """Where a model is opened from: its copy in the gallery's own folder, or where it was when it embedded."""
+    from doubtless.runs.pretrained import is_saved
+
+    kept = folder_beside(index.path) / KEPT_MODEL
+    return kept if is_saved(kept) else recorded_model(index)
+
+
 def recorded_model(index: Index) -> str | Path | None:
     """Where the model is that an index remembers: a run's folder, or the name of a network."""
     attachment = index.attached(MODEL)
@@ -63,8 +72,8 @@ def recorded_model(index: Index) -> str | Path | None:
     return str(place) if names_network(str(place)) else Path(place)
 
 
-def opened(model: ModelLike) -> Model:
-    """A model wherever it is, on the device its configuration allows."""
-    from doubtless.runs.model import open_model
+def opened(model: ModelLike | None, *, weights: str | Path | None = None) -> Model:
+    """A model wherever it is, on the device its configuration allows; None: the usual network."""
+    from doubtless.runs.names import DEFAULT_MODEL, open_model
 
-    return open_model(model)
+    return open_model(DEFAULT_MODEL if model is None else model, weights=weights)

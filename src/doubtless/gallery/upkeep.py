@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.asking import Asking
-from doubtless.gallery.queries import Pictures
+from doubtless.gallery.queries import Pictures, Vectors, label_words
+from doubtless.index.filters import Where
 from doubtless.index.items import Item, checked_ids, refuse_unknown
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Upkeep(Asking):
         self,
         images: ImageSources | None = None,
         *,
-        embedding: Embedding | Imported | None = None,
+        embedding: Vectors | Imported | None = None,
         ids: Sequence[str] | None = None,
         labels: Sequence[str | None] | None = None,
         paths: Sequence[str | None] | None = None,
@@ -45,14 +45,22 @@ class Upkeep(Asking):
         if (images is None) == (embedding is None):
             raise InputError("Images or an embedding are added; give one of the two.")
         if images is not None:
+            reading = content.with_labels(reading, labels)
             return content.add_images(self.index, images, self.model, existing=existing, reading=reading)
         vectors = content.vectors_of(embedding, ids=ids, labels=labels, paths=paths, metadata=metadata)
         model = None if self._model_of.named is None else self.model
         return content.add_vectors(self.index, vectors, model, existing=existing)
 
-    def remove(self, ids: Sequence[str]) -> None:
-        """Takes items out, all or none; durable when it returns."""
-        self.index.remove(ids)
+    def remove(self, ids: Sequence[str] | None = None, *, where: Where | None = None) -> list[str]:
+        """Takes items out, by their ids or by a condition, all or none; durable when it returns. Who they were."""
+        if (ids is None) == (where is None):
+            raise InputError("Items are removed by their ids or by a condition; give one of the two.")
+        if where is not None and not where:
+            raise InputError("An empty condition holds for every item; name what is to be removed.")
+        names = self.index.ids(self.index.matching_rows(where)) if where is not None else list(ids or [])
+        if names:
+            self.index.remove(ids if ids is not None else names)
+        return names
 
     def relabel(self, ids: Sequence[str], label: str | None) -> None:
         """Says of items what they show, `label` or, by None, nothing; all or none, durable when it returns.
@@ -61,7 +69,7 @@ class Upkeep(Asking):
         they promise was calibrated under the old one.
 
         >>> import torch
-        >>> from doubtless.gallery import Gallery
+        >>> from doubtless import Embedding, Gallery
         >>> with Gallery.create("shop", embedding=Embedding.point(torch.eye(2)), labels=["leek", "leek"]) as shop:
         ...     shop.relabel(["1"], "garlic")
         ...     shop.item("1").label
@@ -84,7 +92,7 @@ class Upkeep(Asking):
         targets: Targets | None = None,
         *,
         target_error: float | None = None,
-        queries: Pictures | Embedding | LabelledQueries | str | Path | None = None,
+        queries: Pictures | Vectors | LabelledQueries | str | Path | None = None,
         labels: Sequence[str] | str | Path | None = None,
         pairs: Sequence[tuple[str, str, bool]] | None = None,
         novelty: NoveltyOf = "auto",
@@ -106,7 +114,8 @@ class Upkeep(Asking):
         if pairs is not None:
             record = calibration.calibrate_on_pairs(self.index, pairs)
         else:
-            given = labelled.outside(self, queries, labels, progress=progress)
+            words = labels if labels is None or isinstance(labels, str | Path) else label_words(labels)
+            given = labelled.outside(self, queries, words, progress=progress)  # type: ignore[arg-type]
             # Of queries from outside only directions are compared, so no image is looked at again.
             looked_at: NoveltyOf = novelty if queries is None else "directions"
             record = calibration.calibrate(

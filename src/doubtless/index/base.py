@@ -22,7 +22,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index import search as searching
 from doubtless.index.construction import UNFINISHED, Construction, Standing, exists_already
-from doubtless.index.filters import Where, admits
+from doubtless.index.filters import Where, accepted_values, admits, label_codes
 from doubtless.index.items import Fields, Incoming, Item, Rows, item_of, refuse_missing, whole_numbers
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.settings import IndexScore, Kind, Settings, settings_of
@@ -207,6 +207,12 @@ class Index(ABC):
     def labels(self) -> Tensor:
         """(N,) label codes of all items in the order of `rows`, −1 without a label."""
 
+    @property
+    def label_count(self) -> int:
+        """How many labels items carry now; names of labels that no item carries any more stay known."""
+        codes = self.labels.unique()
+        return int((codes >= 0).sum())
+
     @abstractmethod
     def described(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
         """Names of labels, and what is stored beside the numbers at those of the rows that are there."""
@@ -228,6 +234,18 @@ class Index(ABC):
         wanted = set(ids)
         return {field.id: row for row, field in fields.items() if field.id in wanted}
 
+    def matching_rows(self, where: Where) -> Tensor:
+        """Rows of all items for which a condition holds, rising; of all items where it is empty."""
+        rows = self.rows
+        if "label" in where:
+            codes = label_codes(accepted_values("label", where["label"]), self.label_names)
+            rows = rows[torch.isin(self.labels, torch.tensor(sorted(codes), dtype=self.labels.dtype))]
+        if not set(where) - {"label"}:
+            return rows
+        parts = [some for some in rows.split(CHUNK) if len(some)]
+        held = [admits(where, item) for some in parts for item in self.items(some)]
+        return rows[torch.tensor(held, dtype=torch.bool)]
+
     @abstractmethod
     def embedding(self, rows: Rows | None = None) -> Embedding:
         """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
@@ -236,7 +254,7 @@ class Index(ABC):
         """What there is and in which form, in plain values; nothing is measured."""
         return {
             "items": len(self),
-            "labels": len(self.label_names),
+            "labels": self.label_count,
             "family": self.settings.family,
             "dim": self.settings.dim,
             "score": self.settings.score,
@@ -376,7 +394,7 @@ class Index(ABC):
         return {
             **self.settings.public_record(),
             "items": len(self),
-            "labels": len(self.label_names),
+            "labels": self.label_count,
             "removed": None,
             "attachments": [name for name in self.attachments() if name != UNFINISHED],
             "bytes": None,

@@ -73,6 +73,8 @@ def fitting(embedding: Embedding, settings: Settings, *, model: str | None = Non
         )
     if embedding.family == "empirical" and settings.family == "vmf":
         embedding = _fitted(embedding)
+    if embedding.family == "point" and settings.takes_plain_vectors:
+        embedding = Embedding.gaussian(embedding.location, torch.zeros(len(embedding), 1))
     if embedding.family != settings.family:
         raise InputError(
             f"The index holds {settings.family} embeddings, got {embedding.family}; accepted: {settings.family}"

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubtless.errors import InputError
+from doubtless.errors import InputError, listed
 
 Rows = Tensor | Sequence[int]
 
@@ -126,16 +126,6 @@ def refuse_unknown(ids: Sequence[str], known: Container[str]) -> None:
     """Ids that are to be changed and are not there."""
     if unknown := [name for name in ids if name not in known]:
         raise InputError(f"The index has no items {listed(unknown)}; nothing was changed.")
-
-
-def listed(names: Sequence[str]) -> str:
-    """A few of them, and how many more.
-
-    >>> listed(["a", "b", "c", "d", "e"])
-    "'a', 'b', 'c' and 2 more"
-    """
-    shown = ", ".join(repr(name) for name in names[:3])
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
 
 
 def item_of(fields: Fields, label_names: Sequence[str]) -> Item:

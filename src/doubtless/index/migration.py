@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,12 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError, StoreError
-from doubtless.index.backends import backend_of, open_index
+from doubtless.index.backends import backend_of, folder_beside, open_index
 from doubtless.index.base import Index
 from doubtless.index.construction import UNFINISHED, Construction
 from doubtless.index.forms import packed
 from doubtless.index.items import Item
+from doubtless.index.settings import KEPT_MODEL
 
 ATTACHMENT = "migration"
 """Under this name a copy keeps what it is a copy of."""
@@ -31,7 +33,7 @@ ATTACHMENT = "migration"
 TOGETHER = 2_048
 MIGRATION = Construction(
     "migrating",
-    "a migration into it was stopped; repeat `doubtless index migrate`, or begin anew with --restart.",
+    "a migration into it was stopped; repeat `doubtless migrate`, or begin anew with --restart.",
     resumes=True,
 )
 
@@ -74,6 +76,7 @@ def migrate(
             _claim(old, new, target)
             copied = _copy_items(old, new, target, observer)
             attachments = _copy_attachments(old, new)
+            _copy_model(old, new, backend)
             items, checksum = _verified(old, new, source, target)
             new.attach(ATTACHMENT, {}, _record(old, checksum))
         return Migrated(str(source), str(target), items, copied, attachments, checksum)
@@ -127,6 +130,13 @@ def _copy_attachments(old: Index, new: Index) -> list[str]:
     for name in names:
         new.attach(name, *_attachment(old, name))
     return names
+
+
+def _copy_model(old: Index, new: Index, backend: type[Index]) -> None:
+    """The model that is kept beside the items; files that were copied before a stop are copied again."""
+    kept = folder_beside(old.path) / KEPT_MODEL
+    if kept.is_dir():
+        shutil.copytree(kept, backend.lists(new.path) / KEPT_MODEL, dirs_exist_ok=True)
 
 
 def _verified(old: Index, new: Index, source: str | Path, target: str | Path) -> tuple[int, str]:

@@ -261,7 +261,7 @@ def statistics(store: Store, cache: VectorCache) -> dict[str, Any]:
     return {
         **settings.public_record(),
         "items": state.items,
-        "labels": len(store.label_names()),
+        "labels": int((np.unique(cache.items["label"][cache.alive]) >= 0).sum()),
         "removed": store.removed_count(),
         "attachments": store.attachments(),
         "bytes": sum(file.stat().st_size for file in store.folder.rglob("*") if file.is_file()),

@@ -14,6 +14,8 @@ DATABASE = "index.sqlite"
 
 MODEL = "model"
 """The attachment that says where the model is whose embeddings an index holds."""
+KEPT_MODEL = "model"
+"""The folder, where files of an index lie, in which that model itself is kept."""
 
 Kind = Literal["auto", "flat", "hnsw", "ivf"]
 IndexScore = Literal["direction", "expected-distance"]
@@ -45,10 +47,7 @@ class Settings:
                 f"A {self.family} index of dimension {self.dim} stores {' or '.join(map(str, accepted))} "
                 f"variances per item, got {self.variances}."
             )
-        for name, kind in (("kind", Kind), ("score", IndexScore)):
-            if getattr(self, name) not in get_args(kind):
-                given = getattr(self, name)
-                raise InputError(f"There is no {name} {given!r} of an index{nearest(given, get_args(kind))}")
+        check_choices(kind=self.kind, score=self.score)
 
     @property
     def width(self) -> int:
@@ -65,6 +64,11 @@ class Settings:
         """What vectors are ranked by: for points both scores rank alike."""
         return "direction" if self.family == "point" else self.score
 
+    @property
+    def takes_plain_vectors(self) -> bool:
+        """Whether a vector without a variance is one with variance 0: ranked by L2 distance, of nobody's model."""
+        return self.family == "gaussian" and self.score == "expected-distance" and self.model is None
+
     def record(self) -> dict[str, Any]:
         """As it is written down."""
         return asdict(self)
@@ -76,6 +80,13 @@ class Settings:
     def copied(self) -> Settings:
         """The same for another index, with an identity of its own."""
         return Settings(**self.public_record())
+
+
+def check_choices(*, kind: str, score: str) -> None:
+    """Refuses a kind of search and a score that no index has."""
+    for name, given, accepted in (("kind", kind, get_args(Kind)), ("score", score, get_args(IndexScore))):
+        if given not in accepted:
+            raise InputError(f"There is no {name} {given!r} of an index{nearest(str(given), accepted)}")
 
 
 def settings_of(

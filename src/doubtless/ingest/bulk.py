@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from doubtless.data import Source
+from doubtless.data.streams.opening import open_streams
+from doubtless.data.streams.records import Columns, ImageRecord, ImageStream
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.files import write_json
 from doubtless.ingest.decode import decode_all, default_workers
-from doubtless.ingest.records import Columns, ImageRecord, ImageStream
 from doubtless.ingest.shards import (
     FORMATS,
     MANIFEST,
@@ -35,7 +36,6 @@ from doubtless.ingest.shards import (
     ShardStore,
     read_manifest,
 )
-from doubtless.ingest.streams import open_streams
 from doubtless.methods import Method
 from doubtless.runs.data import preparation_of
 from doubtless.runs.model import model_fingerprint
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from doubtless.runs.model import Model
 
 
-Sources = str | Path | Source | Sequence[str | Path | Source]
-"""Folders, image files, tar shards, parquet files, names of sources; or a source itself."""
+Sources = str | Path | Source | Sequence[str | Path | Source | ImageStream]
+"""Folders, image files, lists, tar shards, parquet files, names of sources; or a source or a stream itself."""
 
 SCHEMA = 1
 SHARD_SIZE = 4096

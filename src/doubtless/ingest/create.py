@@ -8,29 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from doubtless.data.streams.records import Columns
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.index.backends import backend_of
 from doubtless.index.base import Index
 from doubtless.index.construction import Construction, exists_already, locked_folder
-from doubtless.index.settings import MODEL, IndexScore, Kind, Settings, settings_of
+from doubtless.index.settings import KEPT_MODEL, MODEL, IndexScore, Kind, Settings, settings_of
 from doubtless.ingest.bulk import SHARD_SIZE, Meter, Sources, embed_files, method_of, place_of
-from doubtless.ingest.records import Columns
 from doubtless.ingest.shards import BadImage, EmbeddedShard, read_shards, write_bad
 from doubtless.methods import Method
 from doubtless.registry import names_network
 from doubtless.runs.model import model_fingerprint
+from doubtless.runs.pretrained import can_be_saved, save_method
 
 if TYPE_CHECKING:
     from doubtless.runs.model import Model
 
 EMBEDDED = "embedded"
+Finish = Callable[
+    ["Model | Method", Callable[[], Iterable[EmbeddedShard]]],
+    tuple["Model | Method", Iterable[EmbeddedShard]],
+]
+"""A model and what gives all that it has embedded, to another model and what that would have embedded."""
 CREATION = Construction("creating", "its creation was stopped; repeat the command, which begins anew.")
 
 
@@ -44,6 +50,8 @@ class Filled:
     skipped: int = 0
     """Items that were there already and left alone."""
     bad: list[BadImage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Sentences about what became of what was given."""
 
 
 def create_index(
@@ -54,17 +62,18 @@ def create_index(
     score: IndexScore = "direction",
     model: str | None = None,
     run: str | Path | None = None,
+    keep: Method | None = None,
 ) -> Filled:
     """A new index of everything in `shards`.
 
     model: the fingerprint of what made the embeddings; run: where that is, a run's folder or an import path, so
-    that a search can find it.
+    that a search can find it; keep: the model itself, which is then kept beside the items.
     """
     backend, name = backend_of(path)
     if backend.exists(name):
         raise exists_already(name)
     _refuse_embedded(backend.beside(name, CREATION.name))
-    return _build(path, shards, kind=kind, score=score, model=model, run=run)
+    return _build(path, shards, kind=kind, score=score, model=model, run=run, keep=keep)
 
 
 def create_index_of_images(
@@ -74,13 +83,17 @@ def create_index_of_images(
     *,
     kind: Kind = "auto",
     score: IndexScore = "direction",
+    finish: Finish | None = None,
     columns: Columns | None = None,
     shard_size: int = SHARD_SIZE,
     batch_size: int | None = None,
     workers: int | None = None,
     meter: Meter | None = None,
 ) -> Filled:
-    """A new index of images: embedded beside it first, which a killed creation continues."""
+    """A new index of images: embedded beside it first, which a killed creation continues.
+
+    finish: makes another model of the first and of all it has embedded, such as one with a head for these images.
+    """
     backend, name = backend_of(path)
     if backend.exists(name):
         raise exists_already(name)
@@ -95,9 +108,13 @@ def create_index_of_images(
             workers=workers,
             meter=meter,
         )
-        fingerprint = model_fingerprint(method_of(model))
+        shards: Iterable[EmbeddedShard] = read_shards(folder)
+        if finish is not None:
+            model, shards = finish(model, lambda: read_shards(folder))
+        method = method_of(model)
+        fingerprint = model_fingerprint(method)
         return _build(
-            path, read_shards(folder), kind=kind, score=score, model=fingerprint, run=place_of(model)
+            path, shards, kind=kind, score=score, model=fingerprint, run=place_of(model), keep=method
         )
 
 
@@ -131,6 +148,7 @@ def _build(
     score: IndexScore,
     model: str | None,
     run: str | Path | None,
+    keep: Method | None,
 ) -> Filled:
     backend, name = backend_of(path)
     remaining, empty = iter(shards), list[BadImage]()
@@ -143,6 +161,8 @@ def _build(
         raise InputError(f"There is nothing to put into an index{why}.")
     settings = _settings_for(first.embedding, kind=kind, score=score, model=model)
     with backend.under_construction(name, settings, CREATION) as index:
+        if keep is not None:
+            _keep_model(keep, backend.lists(index.path))
         if run is not None:
             index.attach(MODEL, {}, {"run": _absolute(run), "fingerprint": model})
         filled = fill(index, chain([first], remaining), model=model)
@@ -150,6 +170,12 @@ def _build(
         if filled.bad:
             write_bad(backend.lists(index.path), filled.bad)
     return replace(filled, path=path)
+
+
+def _keep_model(method: Method, folder: Path) -> None:
+    """The gallery then opens wherever it is taken. An ensemble stays where its runs are."""
+    if can_be_saved(method):
+        save_method(method, folder / KEPT_MODEL)
 
 
 def _settings_for(embedding: Embedding, *, kind: Kind, score: IndexScore, model: str | None) -> Settings:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from doubtless.data import Preparation, image_tensor
-from doubtless.ingest.records import ImageRecord, is_text, too_large
-
-MAX_PIXELS = 100_000_000
-"""An image beyond this is taken for a decompression bomb: 300 MB as bytes."""
+from doubtless.data.images import open_image, reason_of
+from doubtless.data.streams.records import ImageRecord, is_text
 
 PENDING_BYTES = 256 << 20
 """Files that are read and not yet decoded, together."""
@@ -56,24 +51,10 @@ def decode(record: ImageRecord, preparation: Preparation) -> Tensor | str:
     try:
         if isinstance(data, Tensor):
             return preparation(data)
-        if isinstance(data, Path) and (problem := too_large(data.stat().st_size)) is not None:
-            return problem
-        with Image.open(data if isinstance(data, Path) else io.BytesIO(data)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                return f"it has {image.width}×{image.height} pixels, more than the {MAX_PIXELS:,} that are decoded"
+        with open_image(data) as image:
             return preparation(image_tensor(image))
     except Exception as error:  # decoders of damaged files raise whatever they stumble over
-        return _reason(error)
-
-
-def _reason(error: Exception) -> str:
-    """What a decoder said, in one line, without addresses of objects."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is no image that Pillow knows"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
+        return reason_of(error)
 
 
 def _without_data(record: ImageRecord) -> ImageRecord:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from doubtless.data import Source
+from doubtless.data.streams.opening import SourceStream
+from doubtless.data.streams.records import Columns, ImageStream
 from doubtless.errors import DoubtlessError, InputError
 from doubtless.ingest.bulk import (
     GPU_BATCH,
@@ -35,9 +37,7 @@ from doubtless.ingest.bulk import (
     method_of,
     plan_work,
 )
-from doubtless.ingest.records import Columns, ImageStream
 from doubtless.ingest.shards import EmbeddedShard, ShardFormat, ShardStore, decode_shard, encode_shard
-from doubtless.ingest.streams import SourceStream
 from doubtless.methods import Method
 from doubtless.runs.model import model_fingerprint
 

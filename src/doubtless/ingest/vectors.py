@@ -11,12 +11,8 @@ because distances and doubt measured on them would be wrong without a word. A re
 
 from __future__ import annotations
 
-import csv
-import math
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +21,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from doubtless.data.streams.tables import LabelTable, check_ids, read_labels
 from doubtless.embedding import FAMILIES, Embedding, read_embedding
-from doubtless.errors import InputError
-from doubtless.index.items import listed
+from doubtless.errors import InputError, listed
 from doubtless.index.settings import IndexScore
-from doubtless.ingest.records import plain_metadata
 from doubtless.ingest.shards import EmbeddedShard, read_shards
 
 SHARD_ITEMS = 20_000
@@ -43,22 +38,6 @@ class Vectors:
     embedding: Embedding
     ids: list[str] | None = None
     labels: list[str | None] | None = None
-
-
-@dataclass(frozen=True)
-class LabelTable:
-    """A labels.csv: one entry per row."""
-
-    path: Path
-    ids: list[str]
-    labels: list[str | None]
-    paths: list[str | None]
-    metadata: list[dict[str, Any]]
-
-    @cached_property
-    def row_of(self) -> dict[str, int]:
-        """Id → row."""
-        return {name: row for row, name in enumerate(self.ids)}
 
 
 def imported(
@@ -87,16 +66,16 @@ def imported(
 def read_vectors(
     path: str | Path, *, variance: str | Path | None = None, family: str | None = None
 ) -> Vectors:
-    """Vectors of a .npy (n, D), .npz or .safetensors file."""
+    """Vectors of a .npy (n, D), .npz, .safetensors or parquet file."""
     path = Path(path)
-    if path.suffix != ".npy":
+    if path.suffix.lower() != ".npy":
         if variance is not None or family is not None:
             raise InputError(f"--variance and --family go with .npy vectors; {path.name} holds its own.")
         stored = read_embedding(path)
         if len(stored.embedding) == 0:
             raise InputError(f"{path} holds no vectors.")
-        codes = None if stored.labels is None else [str(code) for code in stored.labels.tolist()]
-        return Vectors(stored.embedding, stored.ids, None if codes is None else [*codes])
+        words = stored.label_words()
+        return Vectors(stored.embedding, stored.ids, None if words is None else [*words])
     location = read_matrix(path)
     if variance is None:
         if family not in (None, "point"):
@@ -125,41 +104,11 @@ def read_matrix(path: Path, *, flat: bool = False) -> Tensor:
     return torch.from_numpy(np.array(matrix, dtype=np.float32))
 
 
-def read_labels(path: str | Path, *, named_by: Sequence[str] = ("id",)) -> LabelTable:
-    """A CSV with a heading: id, label, and where there are any path and metadata.
-
-    named_by   columns that may say who a row is: the first of them that is there becomes its id
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"There is no file {path}.")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as lines:
-            heading, *rows = [row for row in csv.reader(lines) if row] or [[]]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is no readable CSV file: {error}.") from error
-    heading = [name.strip() for name in heading]
-    name = _name_column(path, heading, named_by)
-    for number, row in enumerate(rows, start=2):
-        if len(row) != len(heading):
-            raise InputError(f"Line {number} of {path} has {len(row)} cells, its heading {len(heading)}.")
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(heading)}
-    ids, labels, paths = (columns.pop(column, [""] * len(rows)) for column in (name, "label", "path"))
-    _check_ids(path, ids)
-    typed = {name: _typed(cells) for name, cells in columns.items()}
-    metadata = [
-        plain_metadata({name: cells[row] for name, cells in typed.items()}) for row in range(len(rows))
-    ]
-    return LabelTable(
-        path, ids, [cell or None for cell in labels], [cell or None for cell in paths], metadata
-    )
-
-
 def joined(vectors: Vectors, table: LabelTable | None) -> Iterator[EmbeddedShard]:
     """Vectors and what the table says of them, some at a time: by id where they have ids, else row by row."""
     count = len(vectors.embedding)
     ids = vectors.ids if vectors.ids is not None else [str(row) for row in range(count)]
-    _check_ids("the file of vectors", ids)
+    check_ids("the file of vectors", ids)
     if table is not None and vectors.ids is None:
         if len(table.ids) != count:
             raise InputError(
@@ -197,47 +146,6 @@ def _slice(shard: EmbeddedShard, rows: slice) -> EmbeddedShard:
     )
 
 
-def _name_column(path: Path, heading: Sequence[str], named_by: Sequence[str]) -> str:
-    """The column that says who a row is, of a heading that has all it needs."""
-    found = [name for name in named_by if name in heading]
-    for names, there in ((named_by, bool(found)), (["label"], "label" in heading)):
-        if not there:
-            raise InputError(
-                f"{path} has no column {' or '.join(map(repr, names))}; its first line must name the columns "
-                f"{' or '.join(named_by)}, label and any others, got {', '.join(heading[:6]) or 'nothing'}."
-            )
-    if len(set(heading)) != len(heading):
-        raise InputError(f"{path} names a column twice: {', '.join(heading)}.")
-    return found[0]
-
-
-def _check_ids(path: Path | str, ids: Sequence[str]) -> None:
-    if not all(ids):
-        raise InputError(f"{path} has an empty id in row {list(ids).index('') + 1}.")
-    if len(set(ids)) != len(ids):
-        seen: set[str] = set()
-        twice = list(dict.fromkeys(name for name in ids if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
-        raise InputError(f"{path} has the ids {listed(twice)} more than once.")
-
-
-def _typed(cells: Sequence[str]) -> list[Any]:
-    """A column as whole numbers, floats or truth values where every cell is one, else as text; None where empty.
-
-    >>> _typed(["1", "", "-7"]), _typed(["1", "2.5"]), _typed(["007", "8"]), _typed(["true", "false"])
-    ([1, None, -7], [1.0, 2.5], ['007', '8'], [True, False])
-    """
-    given = [cell for cell in cells if cell]
-    if all(re.fullmatch(r"0|-?[1-9]\d{0,17}", cell) for cell in given):
-        return [int(cell) if cell else None for cell in cells]
-    if all(re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][-+]?\d+)?", cell) for cell in given) and all(
-        math.isfinite(float(cell)) for cell in given
-    ):
-        return [float(cell) if cell else None for cell in cells]
-    if all(cell in ("true", "false") for cell in given):
-        return [cell == "true" if cell else None for cell in cells]
-    return [cell or None for cell in cells]
-
-
 UNIT = 1e-3
 """How far lengths may be from 1 for vectors to count as unit: half precision on the way."""
 
@@ -266,7 +174,9 @@ def read_faiss(path: str | Path) -> FaissVectors:
         index = faiss.read_index(str(path))  # owns what the downcast ones below look at
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
-        raise InputError(f"{path} is no FAISS index of float vectors that can be read: {reason}") from error
+        raise InputError(
+            f"{path} is no FAISS index of float vectors that can be read: {reason.rstrip('.')}."
+        ) from error
     metric = index.metric_type
     if metric not in (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT):
         raise InputError(f"{path} is searched by FAISS's metric {metric}; accepted are L2 and inner product.")

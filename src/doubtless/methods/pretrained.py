@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from doubtless.config import Config, Section
+from doubtless.config import Config, Section, check_config
 from doubtless.methods.base import BatchKind, DataSpec, Method, Subset
 
 
@@ -49,6 +50,19 @@ class Pretrained(Method):
         """Half-whitens the training features where wanted."""
         if self.options.head == "half-whitened":
             self.half_whiten_head(train)
+
+    def half_whitened(self, weight: Tensor, bias: Tensor) -> Pretrained:
+        """The same network with a linear head, of weight (D, F) and bias (D,), fitted elsewhere."""
+        made = copy.deepcopy(self)
+        values = self.config.to_dict()
+        values["model"] = {**values["model"], "dim": len(weight)}
+        values["features"] = {"head": "half-whitened"}
+        made.config = check_config(values, self.sections)
+        made.options = made.config.section("features", FeatureOptions)
+        made.head = nn.Linear(weight.shape[1], len(weight))
+        made.head.load_state_dict({"weight": weight, "bias": bias})
+        made.head.to(self.device)
+        return made.eval()
 
     def record(self) -> dict[str, Any]:
         """What was made of the features."""

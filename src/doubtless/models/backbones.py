@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import nn
 
-from doubtless.errors import InputError, nearest
+from doubtless.errors import InputError, nearest_few
 from doubtless.models import networks
 from doubtless.registry import MODULE, Registry, call_import_path
 
@@ -75,7 +76,9 @@ def build_backbone(
         network = call_import_path(name) if name.startswith(MODULE) else BACKBONES.get(name)(channels)
     if not isinstance(network, nn.Module):
         raise InputError(f"The backbone {name} must be an nn.Module, got a {type(network).__name__}.")
-    return Backbone(network, STATISTICS["none"], channels, poolable=True)
+    # A network that was saved has said what it was trained with.
+    statistics: Any = getattr(given, "statistics", STATISTICS["none"])
+    return Backbone(network, statistics, int(getattr(given, "takes", channels)), poolable=True)
 
 
 def _from_a_hub(name: str, pooling: Pooling, pretrained: bool) -> Backbone:
@@ -87,17 +90,45 @@ def _from_a_hub(name: str, pooling: Pooling, pretrained: bool) -> Backbone:
         return Backbone(network, networks.STATISTICS, 3, poolable=False)
     if not timm.is_model(name):
         known = [*BACKBONES, networks.NAME, *timm.list_models()]
-        raise InputError(f"There is no backbone {name!r}{nearest(name, known)}")
+        raise InputError(f"There is no backbone {name!r}{nearest_few(name, known)}")
     # GeM wants the map of features, the others want timm's own pooling.
     arguments: dict[str, Any] = {"auto": {}, "gem": {"global_pool": ""}, "avg": {"global_pool": "avg"}}[
         pooling
     ]
     try:
-        model = timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
-    except (RuntimeError, OSError, TypeError) as error:
+        with _weights_at_hand(name) if pretrained else nullcontext():
+            model = timm.create_model(name, pretrained=pretrained, num_classes=0, **arguments)
+    except InputError:
+        raise
+    except Exception as error:  # timm and what it asks the network with raise their own
         raise InputError(f"timm cannot make {name}: {error}.") from error
     trained_with: Any = model.pretrained_cfg
     return Backbone(model, (tuple(trained_with["mean"]), tuple(trained_with["std"])), 3, poolable=False)
+
+
+def _weights_at_hand(name: str) -> AbstractContextManager[None]:
+    """Refuses to wait for a hub that does not answer."""
+    import timm
+
+    from doubtless.models.hub import reachable_hub
+
+    about = timm.get_pretrained_cfg(name)
+    if about is None or not about.hf_hub_id:  # from elsewhere, or none
+        return nullcontext()
+    otherwise = (
+        f"Get its weights as a safetensors file where there is a network, and name it with --weights FILE "
+        f"(model.weights in a configuration), or put it at $DOUBTLESS_DATA/{weights_names(name)[0]}."
+    )
+    return reachable_hub(about.hf_hub_id, "model.safetensors", otherwise=otherwise)
+
+
+def weights_names(name: str) -> list[str]:
+    """What a file of weights for a timm model may be called below $DOUBTLESS_DATA.
+
+    >>> weights_names("tf_efficientnet_lite0")
+    ['tf_efficientnet_lite0.safetensors', 'efficientnet_lite0.safetensors']
+    """
+    return list(dict.fromkeys(f"{one}.safetensors" for one in (name, name.removeprefix("tf_"))))
 
 
 def load_weights(model: nn.Module, path: Path) -> None:

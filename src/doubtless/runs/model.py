@@ -15,17 +15,10 @@ from doubtless.data import ImageLike, ImageSet, Progress, pixels_of
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.methods import Described, Method
-from doubtless.models.backbones import PYTHON, Normalization
-from doubtless.registry import TIMM, names_network
+from doubtless.models.backbones import PYTHON, Normalization, Pooling
+from doubtless.registry import HUB, TIMM, names_network
 from doubtless.runs.data import EMBED_BATCH, embed_images, image_size, preparation_of
-from doubtless.runs.networks import (
-    ImageOptions,
-    address_of,
-    built_network,
-    makes_it_again,
-    raw_method,
-    read_address,
-)
+from doubtless.runs.networks import ImageOptions, address_of, built_network, makes_it_again, raw_method
 from doubtless.runs.run import Run
 
 
@@ -54,6 +47,7 @@ class Model:
         size: int = 224,
         channels: int = 3,
         normalization: Normalization = "imagenet",
+        pooling: Pooling = "auto",
     ) -> Model:
         """A network of one's own as it is: its features (n, F), or its maps (n, F, h, w) pooled, as points.
 
@@ -64,7 +58,7 @@ class Model:
         >>> model.embed(torch.rand(2, 3, 8, 8)).location.shape
         torch.Size([2, 5])
         """
-        options = ImageOptions(size, channels, normalization)
+        options = ImageOptions(size, channels, normalization, pooling)
         built, path = built_network(network)
         kept = makes_it_again(path, built)
         method = raw_method(path, options, network=built)
@@ -86,12 +80,46 @@ class Model:
         return Described.cat([self.method.describe(batch).to("cpu") for batch in batches])
 
     @property
+    def is_of_timm(self) -> bool:
+        """Whether it is a network of timm with published weights, named as such."""
+        return self.address is not None and self.address.startswith(TIMM)
+
+    @property
     def place(self) -> str | None:
         """What names it so that `open_model` finds it again: its run's folder, or the import path of a network.
 
         None where nothing leads to it: it then has to be given again.
         """
         return self.address if self.method.folder is None else str(self.method.folder.absolute())
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Writes it into a folder as the Hugging Face Hub lays models out: safetensors and JSON.
+
+        It opens from there without the run, timm or the code of its network: ``from_pretrained(folder)``.
+
+        >>> saved = load("runs/first").save_pretrained("my-model")
+        >>> Model.from_pretrained(saved).embed(["shoe.jpg"]).dim
+        16
+        """
+        from doubtless.runs.pretrained import save_method
+
+        save_method(self.method, folder)
+        return Path(folder)
+
+    @classmethod
+    def from_pretrained(cls, place: str | Path) -> Model:
+        """What `save_pretrained` wrote, in a folder, or on the Hub by ``hub:USER/NAME``."""
+        from doubtless.runs.pretrained import fetch, load_saved
+
+        named = isinstance(place, str) and place.startswith(HUB)
+        method = load_saved(fetch(str(place)) if named else place)
+        return cls(method, label_names=method.spec.label_names, address=str(place))
+
+    def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None) -> str:
+        """Sends it to the Hugging Face Hub as ``USER/NAME``; gives its address there."""
+        from doubtless.runs.pretrained import push
+
+        return push(self.method, name, private=private, token=token)
 
     def to(self, device: torch.device | str) -> Model:
         """Puts the model on a device."""
@@ -116,35 +144,6 @@ def load(path: str | Path, *, encoder: nn.Module | None = None) -> Model:
         raise InputError(f"{path} names its network itself ({run.config.model.backbone}); give no encoder.")
     method = run.load_method(encoder=encoder)
     return Model(method, label_names=method.spec.label_names)
-
-
-def open_model(what: Model | nn.Module | str | Path, **options: Any) -> Model:
-    """A model wherever it is, on the device its configuration allows.
-
-    `what`: a run's folder, a network as an object or by ``module:package.function``, ``timm:NAME`` with its
-    published weights, or a `Model`. `options` of a network are those of `Model.from_module`; an address may have
-    them, too: ``module:package.function?size=64``.
-    """
-    if isinstance(what, Model):
-        return what
-    if isinstance(what, nn.Module):
-        model = Model.from_module(what, **options)
-    elif isinstance(what, str) and names_network(what):
-        path, written = read_address(what)
-        model = _named_network(path, {**written, **options})
-    elif options:
-        raise InputError(f"{what} is a run, which knows its images; got {', '.join(options)}.")
-    else:
-        model = load(what)
-    return model.to(best_device(model.method.config.training.accelerator))
-
-
-def _named_network(path: str, options: dict[str, Any]) -> Model:
-    if not path.startswith(TIMM):
-        return Model.from_module(path, **options)
-    # timm knows how its models were trained, unless one asks for something else.
-    chosen = ImageOptions(**{"normalization": "auto", **options})
-    return Model(raw_method(path, chosen), address=address_of(path, chosen))
 
 
 NOT_RESULTS = ("data", "training", "evaluation", "base")

@@ -7,6 +7,7 @@ saved names the import path wherever that leads to the same network; elsewhere t
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import parse_qsl, urlencode
 
@@ -16,7 +17,7 @@ from torch import nn
 from doubtless.errors import InputError, nearest
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import make_config
-from doubtless.models.backbones import PYTHON, Normalization
+from doubtless.models.backbones import PYTHON, Normalization, Pooling
 from doubtless.registry import TIMM, call_import_path, import_path_of
 
 
@@ -27,12 +28,18 @@ class ImageOptions:
     size: int = 224
     channels: int = 3
     normalization: Normalization = "imagenet"
+    pooling: Pooling = "auto"
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.channels not in (1, 3) or self.normalization not in get_args(Normalization):
+        if (
+            self.size < 1
+            or self.channels not in (1, 3)
+            or self.normalization not in get_args(Normalization)
+            or self.pooling not in get_args(Pooling)
+        ):
             raise InputError(
-                "A network takes size=224 or another side, channels=1 or 3, and normalization="
-                f"{', '.join(get_args(Normalization))}, got {self}."
+                "A network takes size=224 or another side, channels=1 or 3, normalization="
+                f"{', '.join(get_args(Normalization))}, and pooling={', '.join(get_args(Pooling))}, got {self}."
             )
 
 
@@ -40,7 +47,7 @@ def address_of(path: str, options: ImageOptions) -> str:
     """An import path with what images the network takes: what a gallery keeps of its model.
 
     >>> address_of("module:package.function", ImageOptions(size=64))
-    'module:package.function?size=64&channels=3&normalization=imagenet'
+    'module:package.function?size=64&channels=3&normalization=imagenet&pooling=auto'
     """
     return f"{path}?{urlencode(asdict(options))}"
 
@@ -57,14 +64,25 @@ def read_address(address: str) -> tuple[str, dict[str, Any]]:
     if unknown := [name for name in options if name not in known]:
         raise InputError(f"{address} has no option {unknown[0]!r}{nearest(unknown[0], known)}")
     try:
-        return path, {key: value if key == "normalization" else int(value) for key, value in options.items()}
+        return path, {
+            key: int(value) if key in ("size", "channels") else value for key, value in options.items()
+        }
     except ValueError:
         raise InputError(f"The size and channels of {address} must be whole numbers.") from None
 
 
-def raw_method(name: str, options: ImageOptions, *, network: nn.Module | None = None) -> Method:
-    """A network's own features as points, untrained: by its backbone's name, or the object itself."""
-    pretrained = name.startswith(TIMM)
+def raw_method(
+    name: str,
+    options: ImageOptions,
+    *,
+    network: nn.Module | None = None,
+    weights: str | Path | None = None,
+) -> Method:
+    """A network's own features as points, untrained: by its backbone's name, or the object itself.
+
+    Of a timm model with the weights of a file, or else with its published ones.
+    """
+    pretrained = name.startswith(TIMM) and weights is None
     config = make_config(
         {
             "method": "pretrained",
@@ -72,7 +90,9 @@ def raw_method(name: str, options: ImageOptions, *, network: nn.Module | None = 
             "model": {
                 "backbone": name.removeprefix(TIMM),
                 "normalization": options.normalization,
+                "pooling": options.pooling,
                 "pretrained": pretrained,
+                "weights": None if weights is None else str(weights),
             },
             "features": {"head": "raw"},
         }

@@ -204,11 +204,20 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def same_config(run: Run, config: Config) -> None:
-    """Refuses to resume a run with another configuration than it began with."""
+def same_config(run: Run, config: Config) -> bool:
+    """Refuses to resume a run with another configuration than it began with; true where it has more epochs."""
     before, now = run.config.to_dict(), config.to_dict()
+    epochs = before["training"]["epochs"], now["training"]["epochs"]
+    if epochs[1] < epochs[0]:
+        raise InputError(
+            f"{run.path} began with {epochs[0]} epochs, and cannot be resumed with {epochs[1]}: accepted are as "
+            "many or more."
+        )
+    before["training"]["epochs"] = epochs[1]
     changed = [key for key in now if json.dumps(before.get(key)) != json.dumps(now[key])]
     if changed:
         raise InputError(
-            f"{run.path} began with another configuration ({', '.join(changed)} differ); resume it as it was."
+            f"{run.path} began with another configuration ({', '.join(changed)} differ); resume it as it was, or "
+            "with more epochs."
         )
+    return epochs[1] > epochs[0]

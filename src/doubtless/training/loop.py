@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
+import shutil
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -107,7 +110,32 @@ def train_run(
     `resume` continues a run that was stopped, from its last whole epoch. What is returned holds the method as the
     folder has it, for whoever goes on with it; in other processes than the main one it is as training left it.
     """
-    given = given or Given()
+    with _tidied(Path(path), resume=resume):
+        return _train_run(config, path, given=given or Given(), resume=resume, quiet=quiet, progress=progress)
+
+
+@contextlib.contextmanager
+def _tidied(path: Path, *, resume: bool) -> Iterator[None]:
+    """A training that fails before its first whole epoch leaves nothing behind that would block the next."""
+    is_new = not resume and is_main() and not (path.exists() and (not path.is_dir() or any(path.iterdir())))
+    try:
+        yield
+    except BaseException:
+        if is_new and not any(any(path.rglob(name)) for name in ("last.ckpt", "model.json")):
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _train_run(
+    config: Config,
+    path: str | Path,
+    *,
+    given: Given,
+    resume: bool,
+    quiet: bool,
+    progress: Progress | None,
+) -> TrainedRun:
+    _must_run_here(config)
     run = _open_or_create(config, path, resume)
     recorded = run.split if resume and (run.path / "split.json").exists() else None
     with phase("data"):
@@ -123,7 +151,10 @@ def train_run(
     if not stages:  # before hours of training, not after; what it is made of is asked itself
         must_take(method, config.evaluation.size)
     if run.is_finished and all(Run(folder).is_finished for folder in stages):
-        raise InputError(f"{path} is finished already; there is nothing to resume.")
+        raise InputError(
+            f"{path} is finished already; there is nothing to resume. More epochs: --set training.epochs="
+            f"{2 * config.training.epochs} --resume."
+        )
     for folder, stage in stages.items():
         _train_stage(stage, folder, given, quiet=quiet, progress=progress)
     if config.base is not None:
@@ -154,9 +185,22 @@ def _at_rest(method: Method) -> Method:
     return method.eval()
 
 
+def _must_run_here(config: Config) -> None:
+    """Refuses an accelerator that this machine does not have, before a folder is made."""
+    options = config.training
+    if options.accelerator == "gpu" and not torch.cuda.is_available():
+        raise InputError(
+            "training.accelerator is gpu, and torch finds none here; accepted here: cpu or auto."
+        )
+    there = torch.cuda.device_count() if best_device(options.accelerator).type == "cuda" else None
+    if there is not None and options.devices > there:
+        raise InputError(f"training.devices is {options.devices}, and torch finds {there} here.")
+
+
 def _train_stage(config: Config, path: Path, given: Given, *, quiet: bool, progress: Progress | None) -> None:
     """Trains a run that another is made of, or goes on with it; a finished one is taken as it is."""
-    if not Run(path).is_finished:
+    stage = Run(path)
+    if not stage.is_finished or stage.config.training.epochs < config.training.epochs:
         begun = (path / "config.yaml").is_file()
         train_run(config, path, given=given, resume=begun, quiet=quiet, progress=progress)
 
@@ -167,7 +211,9 @@ def _open_or_create(config: Config, path: str | Path, resume: bool) -> Run:
     if not resume:
         return Run.create(path, config)
     run = Run.open(path)
-    same_config(run, config)
+    if same_config(run, config):  # but for more epochs: it is no longer finished
+        write_text(run.path / "config.yaml", config.to_yaml())
+        (run.path / "model.json").unlink(missing_ok=True)
     return run
 
 
@@ -198,11 +244,22 @@ def _fit(
     loader = EpochLoader(batches, trainer)
     device = method.device
     with phase("training"):
-        trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
+        _fitted(trainer, module, loader, checkpoint)
     method.to(device)  # Lightning leaves it on the CPU, where what follows would take minutes
     method.encoder_rests = False
     module.restore_best()
     return module.choice()
+
+
+def _fitted(trainer: Trainer, module: TrainingModule, loader: EpochLoader, checkpoint: Path | None) -> None:
+    """Fits; Ctrl-C stays what it is, which Lightning would make an exit without a word."""
+    try:
+        trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit:
+        if not trainer.interrupted:
+            raise
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which Lightning has switched off
+        raise KeyboardInterrupt from None
 
 
 def _replays(method: Method) -> bool:

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from doubtless.data.images import SUFFIXES
 from doubtless.data.papers.layout import Layout, Paper
-from doubtless.data.prepare import SUFFIXES
 from doubtless.data.source import TEST, TRAIN
 from doubtless.errors import InputError
 

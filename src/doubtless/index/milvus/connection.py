@@ -196,7 +196,7 @@ def _refuse_other_things(file: Path, *, may_create: bool) -> None:
     if (file / DATABASE).exists():
         raise InputError(
             f"{file} is an index of its own, not of Milvus; open it by its path alone, or copy it with "
-            "`doubtless index migrate`."
+            "`doubtless migrate`."
         )
     if file.exists() and (not file.is_dir() or (any(file.iterdir()) and not (file / "LOCK").exists())):
         raise InputError(f"{file} exists and is nothing of Milvus Lite's (version 3, which keeps a folder).")

@@ -265,7 +265,7 @@ class MilvusIndex(Index):
         return {
             **self.settings.public_record(),
             "items": state.items,
-            "labels": state.labels,
+            "labels": self.label_count,
             "removed": None,
             "attachments": self._store.catalog.attachments(),
             "bytes": None if file is None else sum(one.stat().st_size for one in files),

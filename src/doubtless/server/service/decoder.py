@@ -23,6 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from doubtless.data import image_tensor
+from doubtless.data.images import MAX_PIXELS
 from doubtless.errors import InputError
 from doubtless.server.service.errors import (
     ImageError,
@@ -55,7 +56,7 @@ class Limits:
     """
 
     upload: int = 20 << 20
-    pixels: int = 50_000_000
+    pixels: int = MAX_PIXELS
     seconds: float = 10.0
     k: int = 100
 

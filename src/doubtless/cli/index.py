@@ -1,13 +1,13 @@
-"""`doubtless index`: make an index from images, vectors or a FAISS index; change it; see what is in it."""
+"""`doubtless index`: verbs of a gallery by the names they had once. The same functions, hidden from the help."""
 
 from __future__ import annotations
 
 import typer
 
-from doubtless.cli.index import create, upkeep
+from doubtless.cli import create, upkeep
 
 index = typer.Typer(
-    help="Make, fill and look after an index.",
+    help="Make, fill and look after a gallery; the same verbs stand alone: doubtless create, add, remove, ...",
     no_args_is_help=True,
     rich_markup_mode=None,
     add_completion=False,

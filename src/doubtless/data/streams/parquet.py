@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from doubtless.data.images import too_large
+from doubtless.data.streams.records import Columns, ImageRecord, file_fingerprint, plain_metadata
+from doubtless.data.streams.tables import FILE_NAMES, LABEL_NAMES
 from doubtless.errors import InputError, nearest
-from doubtless.ingest.records import Columns, ImageRecord, file_fingerprint, plain_metadata, too_large
 
 IMAGE_NAMES = ("image", "img", "picture", "image_bytes", "bytes", "jpg", "jpeg", "png")
-LABEL_NAMES = ("label", "labels", "class", "cls", "category", "fine_label")
 ID_NAMES = ("id", "image_id", "__key__", "key")
 ROWS = 64  # in memory at a time
 
@@ -29,8 +30,8 @@ class ParquetStream:
     @classmethod
     def open(cls, path: Path, columns: Columns) -> ParquetStream:
         """Finds the columns of a file."""
-        with _opened(path) as file:
-            detected = _detect(path, file.schema_arrow, columns)
+        with opened_parquet(path) as file:
+            detected = detect_columns(path, file.schema_arrow, columns)
             rows = file.metadata.num_rows
         if rows == 0:
             raise InputError(f"{path} holds no rows.")
@@ -60,11 +61,11 @@ class ParquetStream:
 
     def records(self) -> Iterator[ImageRecord]:
         """One by one, not yet decoded."""
-        with _opened(self.path) as file:
+        with opened_parquet(self.path) as file:
             schema = file.schema_arrow
         used = {self.columns.image, self.columns.label, self.columns.id}
-        others = [field.name for field in schema if _is_plain(field.type) and field.name not in used]
-        names = _class_names(schema, self.columns.label)
+        others = [field.name for field in schema if is_plain(field.type) and field.name not in used]
+        names = class_names(schema, self.columns.label)
         wanted = [
             name for name in (self.columns.image, self.columns.label, self.columns.id) if name is not None
         ]
@@ -75,25 +76,11 @@ class ParquetStream:
         self, row: int, values: dict[str, Any], others: Sequence[str], names: Sequence[str]
     ) -> ImageRecord:
         name = self._numbered(row) if self.columns.id is None else self._named(row, values[self.columns.id])
-        where = f"{self.path}#{row}"
-        assert self.columns.image is not None
-        image = values[self.columns.image]
-        data = image.get("bytes") if isinstance(image, dict) else image
-        if data is None:
-            return ImageRecord(name, None, path=where, problem="it has no bytes in this file")
-        if (problem := too_large(len(data))) is not None:
-            return ImageRecord(name, None, path=where, problem=problem)
-        label = None if self.columns.label is None else values[self.columns.label]
-        if isinstance(label, int) and 0 <= label < len(names):
-            label = names[label]
-        metadata = plain_metadata({key: values[key] for key in others})
-        return ImageRecord(
-            name, data, label=None if label is None else str(label), path=where, metadata=metadata
-        )
+        return record_of_row(name, f"{self.path}#{row}", values, self.columns, others=others, names=names)
 
     def _rows(self, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Row numbers and values of some columns; only the row groups that are touched are read."""
-        with _opened(self.path) as file:
+        with opened_parquet(self.path) as file:
             groups, row = [], 0
             for group in range(file.metadata.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
@@ -126,7 +113,59 @@ class ParquetStream:
         return str(value)
 
 
-def _opened(path: Path) -> Any:
+def record_of_row(
+    name: str,
+    where: str,
+    values: dict[str, Any],
+    columns: Columns,
+    *,
+    others: Sequence[str],
+    names: Sequence[str],
+) -> ImageRecord:
+    """A row as a record. others: columns that are metadata; names: of whole-number labels."""
+    assert columns.image is not None
+    image = values[columns.image]
+    data = image.get("bytes") if isinstance(image, dict) else image
+    if data is None:
+        file = image.get("path") if isinstance(image, dict) else None
+        if not file or not Path(file).is_file():
+            return ImageRecord(name, None, path=where, problem="it has no bytes in this file")
+        data = Path(file)
+    elif (problem := too_large(len(data))) is not None:
+        return ImageRecord(name, None, path=where, problem=problem)
+    label = None if columns.label is None else values[columns.label]
+    if isinstance(label, int) and 0 <= label < len(names):
+        label = names[label]
+    metadata = plain_metadata({key: values[key] for key in others})
+    label = None if label is None else str(label)
+    return ImageRecord(name, data, label=label, path=where, metadata=metadata)
+
+
+def lists_files(path: Path) -> bool:
+    """Whether a parquet file has no images of its own, and a column that may name their files."""
+    from pyarrow import types
+
+    with opened_parquet(path) as file:
+        fields = list(file.schema_arrow)
+    words = {
+        field.name for field in fields if types.is_string(field.type) or types.is_large_string(field.type)
+    }
+    return not any(holds_images(field.type) for field in fields) and bool(words & {"id", *FILE_NAMES})
+
+
+def read_plain_columns(path: Path) -> dict[str, list[Any]]:
+    """Columns of texts, numbers and truth values, whole."""
+    with opened_parquet(path) as file:
+        names = [field.name for field in file.schema_arrow if is_plain(field.type)]
+        try:
+            columns = file.read(columns=names).to_pydict()
+        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors and OSErrors
+            raise InputError(f"{path} is damaged: {error}.") from error
+    return {name: list(columns[name]) for name in names}
+
+
+def opened_parquet(path: Path) -> Any:
+    """pyarrow's reader of a file; a sentence where it cannot be had."""
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
@@ -139,12 +178,12 @@ def _opened(path: Path) -> Any:
         raise InputError(f"{path} is no readable parquet file: {error}.") from error
 
 
-def _detect(path: Path, schema: Any, wanted: Columns) -> Columns:
+def detect_columns(path: Path, schema: Any, wanted: Columns) -> Columns:
     """Which columns are image, label and id: those that were named, else those with the usual names."""
     for name in (wanted.image, wanted.label, wanted.id):
         if name is not None and name not in schema.names:
             raise InputError(f"{path} has no column {name!r}{nearest(name, schema.names)}")
-    images = [field.name for field in schema if _holds_images(field.type)]
+    images = [field.name for field in schema if holds_images(field.type)]
     if wanted.image is not None and wanted.image not in images:
         raise InputError(
             f"The column {wanted.image!r} of {path} is {schema.field(wanted.image).type}; images are binary, or a "
@@ -163,26 +202,33 @@ def _detect(path: Path, schema: Any, wanted: Columns) -> Columns:
     )
 
 
-def _holds_images(kind: Any) -> bool:
+def holds_images(kind: Any) -> bool:
+    """Whether a column of this type may hold images: bytes, or a struct with a field of them."""
     from pyarrow import types
 
     if types.is_struct(kind):
         index = kind.get_field_index("bytes")
-        return index >= 0 and _holds_images(kind.field(index).type)
+        return index >= 0 and holds_images(kind.field(index).type)
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-def _is_plain(kind: Any) -> bool:
+def is_plain(kind: Any) -> bool:
+    """Whether a column of this type can be kept as metadata."""
     from pyarrow import types
 
     tests = (types.is_string, types.is_large_string, types.is_integer, types.is_floating, types.is_boolean)
     return any(test(kind) for test in tests)
 
 
-def _class_names(schema: Any, column: str | None) -> list[str]:
+def class_names(schema: Any, column: str | None) -> list[str]:
     """Names of whole-number labels, where Hugging Face's datasets left them in the file."""
     try:
         about = json.loads((schema.metadata or {})[b"huggingface"])
         return [str(name) for name in about["info"]["features"][column]["names"]]
     except (KeyError, TypeError, ValueError):
         return []
+
+
+def class_names_of(feature: Any) -> list[str]:
+    """Names of whole-number labels of a `ClassLabel`; none of any other column."""
+    return [str(name) for name in getattr(feature, "names", None) or []]

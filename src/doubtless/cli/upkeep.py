@@ -1,51 +1,54 @@
-"""`doubtless index remove`, `stats`, `compact` and `migrate`: looking after an index."""
+"""`doubtless remove`, `stats`, `compact` and `migrate`: looking after a gallery."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from doubtless.cli.index.create import AsJson, IndexPlace
+from doubtless.cli.ask import conditions
+from doubtless.cli.create import AsJson, IndexPlace
+from doubtless.cli.items import FILE, Where, named_items
 from doubtless.errors import InputError
+
+SHOWN = 10
+"""Labels whose items are counted in words; --json counts all."""
 
 
 def remove(
     place: IndexPlace,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Items to take out.")] = None,
-    file: Annotated[Path | None, typer.Option("--from", help="File with one id per line.")] = None,
+    file: FILE = None,
+    where: Where = None,
     json: AsJson = False,
 ) -> None:
-    """Take items out by their ids, all of them or, where one is not there, none.
+    """Take items out by their ids, all of them or, where one is not there, none; or all that are such.
 
-    Example: doubtless index remove gallery shoes/0001.jpg shoes/0002.jpg
+    Example: doubtless remove gallery shoes/0001.jpg shoes/0002.jpg
 
-    Example: doubtless index remove gallery --from sold-out.txt
+    Example: doubtless remove gallery --from sold-out.txt
+
+    Example: doubtless remove gallery --where label=Sneaker --where season=2019
     """
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
-    wanted = [*(ids or [])]
-    if file is not None:
-        if not file.is_file():
-            raise InputError(f"There is no file {file}.")
-        wanted += [line for line in file.read_text().splitlines() if line]
-    if not wanted:
-        raise InputError("Name the ids to remove, or a file that lists them with --from.")
+    wanted, condition = named_items(ids, file), conditions(where or [])
+    if bool(wanted) == bool(condition):
+        raise InputError("Name the items to remove: by their ids, by --from FILE, or by --where key=value.")
     with Gallery.open(place, writable=True) as gallery:
-        gallery.remove(wanted)
+        removed = gallery.remove(where=condition) if condition else gallery.remove(wanted)
         left = len(gallery)
     if json:
-        print_json({"index": str(place), "removed": len(wanted), "items": left})
+        print_json({"index": str(place), "removed": len(removed), "items": left})
         return
-    typer.echo(f"{len(wanted):,} items removed, {left:,} are left: {place}")
+    typer.echo(f"{len(removed):,} items removed, {left:,} are left: {place}")
 
 
 def stats(place: IndexPlace, json: AsJson = False) -> None:
     """What an index holds, how it is searched, and what its calibration is worth.
 
-    Example: doubtless index stats gallery --json
+    Example: doubtless stats gallery --json
     """
     from doubtless.cli.calibrate import print_calibration
     from doubtless.cli.tables import print_json
@@ -53,10 +56,15 @@ def stats(place: IndexPlace, json: AsJson = False) -> None:
 
     with Gallery.open(place) as gallery:
         facts, calibration = gallery.statistics(), gallery.status()["calibration"]
+        counts = gallery.label_counts()
     if json:
-        print_json({**facts, "calibration": calibration})
+        print_json({**facts, "label_counts": counts, "calibration": calibration})
         return
     _print_facts(facts, str(place))
+    if counts:
+        shown = [f"{label} {count:,}" for label, count in list(counts.items())[:SHOWN]]
+        more = f" and {len(counts) - SHOWN:,} more" if len(counts) > SHOWN else ""
+        typer.echo(f"items per label: {', '.join(shown)}{more}")
     if calibration:
         print_calibration(calibration, str(place))
 
@@ -64,7 +72,7 @@ def stats(place: IndexPlace, json: AsJson = False) -> None:
 def compact(place: IndexPlace, json: AsJson = False) -> None:
     """Give the space of removed and updated items back.
 
-    Example: doubtless index compact gallery
+    Example: doubtless compact gallery
     """
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
@@ -106,9 +114,9 @@ def migrate(
 
     Nothing is ever overwritten; B is there when count and checksum of both are equal. A stays as it is.
 
-    Example: doubtless index migrate gallery milvus:http://localhost:19530/gallery
+    Example: doubtless migrate gallery milvus:http://localhost:19530/gallery
 
-    Example: doubtless index migrate milvus:gallery.db gallery
+    Example: doubtless migrate milvus:gallery.db gallery
     """
     from dataclasses import asdict
 

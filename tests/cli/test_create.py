@@ -1,9 +1,8 @@
-"""`doubtless index`: create, add, remove, stats and compact, as a user meets them."""
+"""`doubtless create`, `add`, `remove`, `stats` and `compact`, as a user meets them."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.ingest.pictures import tiny_images, write_folder
 
 @pytest.fixture
 def doubtless(command: Any) -> Any:
-    return partial(command, "index")
+    return command
 
 
 @pytest.fixture
@@ -34,10 +33,19 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("verb", ["create", "add", "remove", "stats", "compact"])
 def test_help_has_an_example(verb: str) -> None:
-    found = CliRunner().invoke(app, ["index", verb, "--help"])
+    found = CliRunner().invoke(app, [verb, "--help"])
     assert found.exit_code == 0
-    assert f"Example: doubtless index {verb}" in " ".join(found.output.split())
+    assert f"Example: doubtless {verb}" in " ".join(found.output.split())
     assert "--json" in found.output
+
+
+def test_names_of_earlier_versions_still_work(command: Any, files: Path) -> None:
+    code, out, _ = command("index", "create", files / "gallery", "--embeddings", files / "v.npy", "--json")
+    assert (code, json.loads(out)["items"]) == (0, 30)
+    assert command("index", "stats", files / "gallery", "--json")[0] == 0
+    assert command("search", files / "gallery", "--embedding", files / "v.npy", "--json")[0] == 0
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert not {"index", "search"} & {line.split()[0] for line in shown.splitlines() if line.split()}
 
 
 def test_a_life_of_vectors(doubtless, files: Path) -> None:
@@ -133,13 +141,13 @@ def test_bad_calls_are_one_sentence(doubtless, files: Path, tiny_run: Path) -> N
     gallery, vectors = files / "gallery", ["--embeddings", files / "v.npy"]
     (files / "empty").mkdir()
     cases = [
-        (["create", gallery], "one of --embeddings, --faiss and --images"),
-        (["create", gallery, *vectors, "--images", "digits"], "one of --embeddings, --faiss and --images"),
+        (["create", gallery], "one of images, --embeddings and --faiss"),
+        (["create", gallery, *vectors, "--images", "digits"], "one of images, --embeddings and --faiss"),
         (["create", gallery, "--images", "digits"], "needs --model"),
         (["create", gallery, "--images", files / "empty", "--model", tiny_run], "holds no images"),
         (
             ["create", gallery, "--images", "digits", "--labels", "x.csv", "--model", tiny_run],
-            "goes with vectors",
+            "There is no file x.csv",
         ),
         (["create", gallery, "--faiss", files / "v.npy", "--family", "gaussian"], "go with --embeddings"),
         (["create", gallery, "--faiss", files / "v.npy"], "no FAISS index"),
@@ -147,7 +155,7 @@ def test_bad_calls_are_one_sentence(doubtless, files: Path, tiny_run: Path) -> N
         (["create", gallery, *vectors, "--score", "directions"], "did you mean 'direction'"),
         (["create", gallery, "--embeddings", files / "none.npy"], "There is no file"),
         (["add", files / "nowhere", *vectors], "nowhere"),
-        (["remove", gallery], "Name the ids"),
+        (["remove", gallery], "Name the items to remove"),
         (["remove", gallery, "--from", files / "none.txt"], "There is no file"),
         (["stats", files / "nowhere"], "nowhere"),
         (["compact", files / "nowhere"], "nowhere"),

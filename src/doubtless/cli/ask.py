@@ -1,26 +1,27 @@
-"""`doubtless search`: what an index finds for images or for vectors, and what to think of it."""
+"""`doubtless ask`: what a gallery finds for images or for vectors, and what to think of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.embedding import Embedding
     from doubtless.gallery import Answer
-    from doubtless.index.settings import IndexScore
 
 
-def search(
-    index: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
-    images: Annotated[list[Path] | None, typer.Argument(help="Images to search with.")] = None,
+def ask(
+    index: IndexPlace,
+    images: Annotated[list[Path] | None, typer.Argument(help="Images to ask about.")] = None,
     embedding: Annotated[
-        Path | None, typer.Option(help="Search with vectors instead: .npy, .npz or .safetensors.")
+        Path | None, typer.Option(help="Ask about vectors instead: .npy, .npz, .safetensors or parquet.")
     ] = None,
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Items per query.")] = 10,
     where: Annotated[
@@ -34,41 +35,80 @@ def search(
     together: Annotated[
         bool, typer.Option("--together", help="All images show one thing: one answer from all of them.")
     ] = False,
+    confidence: Annotated[
+        float, typer.Option(help="Of the covering set: labels that contain the true one so often.")
+    ] = 0.9,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print one line per query as CSV.")] = False,
 ) -> None:
-    """Search an index with images (embedded by the model it was made with) or with vectors.
+    """Ask a gallery about images (embedded by the model it was made with) or about vectors.
 
-    Example: doubtless search gallery shoe.jpg --k 5 --where label=Sneaker
+    Example: doubtless ask gallery shoe.jpg --k 5 --where label=Sneaker
 
-    Example: doubtless search gallery front.jpg side.jpg back.jpg --together
+    Example: doubtless ask gallery front.jpg side.jpg back.jpg --together
 
-    Example: doubtless search gallery --embedding queries.npy --json
+    Example: doubtless ask gallery --embedding queries.npy --json
     """
-    from doubtless.cli.tables import print_json
+    from doubtless.cli.tables import csv_text, print_json
     from doubtless.gallery import Gallery
 
+    if json and csv:
+        raise InputError("Give --json or --csv, and not both.")
     if bool(images) == (embedding is not None):
-        raise InputError("Name images to search with, or --embedding FILE, and not both.")
+        raise InputError("Name images to ask about, or --embedding FILE, and not both.")
+    queries: Any = list(images or [])  # pictures or an embedding: answers, not one answer
+    names = [str(image) for image in images or []]
     with Gallery.open(index, model=model) as gallery:
-        queries: Any = images or []
-        names = [str(image) for image in images or []]
         if embedding is not None:
             queries, names = _vectors(embedding)
-        only, by = conditions(where or []), cast("IndexScore | None", score)
+        options: Any = {"where": conditions(where or []), "confidence": confidence, "score": score}
         if together:
-            told, names = [gallery.ask(queries, k, where=only, score=by, together=True)], [", ".join(names)]
+            told, names = [gallery.ask(queries, k, together=True, **options)], [", ".join(names)]
         else:
-            told = list(gallery.ask(queries, k, where=only, score=by))
+            told = list(gallery.ask(queries, k, **options))
         ranked_by = score or gallery.index.settings.score
     if json:
         queries_told = [{"query": name, **answer.to_json()} for name, answer in zip(names, told, strict=True)]
         print_json({"index": str(index), "score": ranked_by, "queries": queries_told})
         return
+    if csv:
+        typer.echo(csv_text(CSV_COLUMNS, csv_rows(names, told)), nl=False)
+        return
     for name, answer in zip(names, told, strict=True):
-        print_answer(name, answer)
+        print_answer(name, answer, confidence=confidence)
 
 
-def print_answer(name: str, answer: Answer) -> None:
+def covering(names: Sequence[str], confidence: float) -> str:
+    """What a covering set says.
+
+    >>> covering(["leek", "garlic"], 0.9)
+    'It is one of these, with 90 % confidence: leek, garlic.'
+    >>> covering([], 0.9)
+    'With 90 % confidence it is none of the gallery.'
+    """
+    if not names:
+        return f"With {100 * confidence:.0f} % confidence it is none of the gallery."
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    shown = ", ".join(names[:SHOWN])
+    return f"It is one of these, with {100 * confidence:.0f} % confidence: {shown}{more}."
+
+
+SHOWN = 8
+"""Of a covering set that are named; --json has all."""
+CSV_COLUMNS = ("query", "decision", "label", "probability", "none", "doubt", "covering_set", "reason")
+
+
+def csv_rows(names: Sequence[str], answers: Sequence[Answer]) -> list[list[Any]]:
+    """One row per answer, for `csv_text` with `CSV_COLUMNS`."""
+    rows = []
+    for name, answer in zip(names, answers, strict=True):
+        told = answer.to_json()
+        told["covering_set"] = None if answer.covering_set is None else "; ".join(answer.covering_set)
+        rows.append([name, *(told[column] for column in CSV_COLUMNS[1:])])
+    return rows
+
+
+def print_answer(name: str, answer: Answer, *, confidence: float = 0.9) -> None:
     """One query's items as a table, then the decision and why."""
     from rich.console import Console
     from rich.table import Table
@@ -86,6 +126,8 @@ def print_answer(name: str, answer: Answer) -> None:
     console = Console()
     console.print(table)
     console.print(f"{answer.decision}: {answer.reason}", highlight=False)
+    if answer.covering_set is not None:
+        console.print(covering(answer.covering_set, confidence), highlight=False)
     for warning in answer.warnings:
         console.print(f"warning: {warning}", highlight=False)
 

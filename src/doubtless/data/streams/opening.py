@@ -1,79 +1,36 @@
-"""Images from wherever they are: folders, single files, tar shards, parquet files, sources by name.
+"""Images from wherever they are, by one string: folders, files, shards, lists, data sets, sources by name.
 
-folder     label = the first folder below it, id = path below it
-x.tar      webdataset's manner (`doubtless.ingest.tar`)
-x.parquet  a column of image bytes (`doubtless.ingest.parquet`)
-digits …   what `doubtless sources` lists
+folder        label = the first folder below it, id = path below it
+x.csv         a list of image files (`doubtless.data.streams.manifest`), also as parquet
+x.tar         webdataset's manner (`doubtless.data.streams.tar`)
+x.parquet     a column of image bytes (`doubtless.data.streams.parquet`)
+hf:NAME       Hugging Face's datasets (`doubtless.data.streams.huggingface`)
+digits …      what `doubtless sources` lists
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from doubtless.data import Source, open_source
-from doubtless.data.prepare import SUFFIXES
-from doubtless.errors import InputError
-from doubtless.ingest.records import (
+from doubtless.data.images import SUFFIXES, is_image, kinds_of
+from doubtless.data.source import Source
+from doubtless.data.sources import open_source
+from doubtless.data.streams.folder import FolderStream, files_below
+from doubtless.data.streams.records import (
     PARQUET_SUFFIXES,
     TAR_SUFFIXES,
     Columns,
     ImageRecord,
     ImageStream,
-    is_text,
 )
+from doubtless.data.streams.tables import TABLE_SUFFIXES
+from doubtless.errors import InputError
 
-
-@dataclass(frozen=True)
-class FolderStream:
-    """Image files below a folder, sorted by path."""
-
-    root: Path
-    files: tuple[str, ...]
-    """Paths below the root, with / between folders."""
-
-    @classmethod
-    def open(cls, root: Path) -> FolderStream:
-        """Lists the images below a folder."""
-        return cls(root.absolute(), tuple(sorted(_below(root, tuple(SUFFIXES)))))
-
-    @property
-    def name(self) -> str:
-        """Where they come from."""
-        return str(self.root)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def ids(self) -> Iterator[str]:
-        """All ids, in order, without reading an image."""
-        return iter(self.files)
-
-    def fingerprint(self) -> str:
-        """Changes when the images do."""
-        digest = hashlib.sha256()
-        for file in self.files:
-            stat = (self.root / file).stat()
-            digest.update(os.fsencode(f"{file}:{stat.st_size}:{stat.st_mtime_ns}\n"))
-        return digest.hexdigest()[:16]
-
-    def slice(self, start: int, stop: int) -> FolderStream:
-        """Images start … stop − 1 alone."""
-        return replace(self, files=self.files[start:stop])
-
-    def records(self) -> Iterator[ImageRecord]:
-        """One by one, not yet decoded."""
-        for file in self.files:
-            path = self.root / file
-            if not is_text(str(path)):
-                readable = os.fsencode(file).decode("ascii", "backslashreplace")
-                yield ImageRecord(readable, None, problem="its name is not UTF-8")
-                continue
-            label = file.split("/")[0] if "/" in file else None
-            yield ImageRecord(file, path, label=label, path=str(path))
+FILE_SOURCES = {"folder", "csv", "tar", "parquet"}
+"""Kinds of sources that are named by a path: what is behind the colon is opened as it is."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +80,7 @@ class SourceStream:
 
 
 def open_streams(
-    sources: Sequence[str | Path | Source], *, columns: Columns | None = None
+    sources: Sequence[str | Path | Source | ImageStream], *, columns: Columns | None = None
 ) -> list[ImageStream]:
     """The streams of some sources, in their order; ids must differ among all of them.
 
@@ -138,16 +95,23 @@ def open_streams(
     return streams
 
 
-def _open(source: str | Path | Source, columns: Columns) -> list[ImageStream]:
+def _open(source: str | Path | Source | ImageStream, columns: Columns) -> Sequence[ImageStream]:
     if isinstance(source, Source):
         return [SourceStream(source, 0, len(source))]
-    path = Path(str(source).removeprefix("folder:"))
+    if not isinstance(source, str | Path):
+        return [source]
+    if str(source).startswith("hf:"):
+        from doubtless.data.streams.huggingface import open_dataset
+
+        return open_dataset(str(source), columns)
+    word, _, rest = str(source).partition(":")
+    path = Path(rest if word in FILE_SOURCES and rest else source)
     if path.is_dir():
         return _open_folder(path, columns)
     if path.is_file():
         return [_open_file(path, columns)]
-    if Path(source).suffix or os.sep in str(source):
-        raise InputError(f"There is no file or folder {source}.")
+    if path.suffix or os.sep in str(path):
+        raise InputError(f"There is no file or folder {path}.")
     named = open_source(str(source))
     return [SourceStream(named, 0, len(named))]
 
@@ -155,46 +119,43 @@ def _open(source: str | Path | Source, columns: Columns) -> list[ImageStream]:
 def _open_file(path: Path, columns: Columns) -> ImageStream:
     name = path.name.lower()
     if name.endswith(TAR_SUFFIXES):
-        from doubtless.ingest.tar import TarStream
+        from doubtless.data.streams.tar import TarStream
 
         return TarStream.open(path)
     if name.endswith(PARQUET_SUFFIXES):
-        from doubtless.ingest.parquet import ParquetStream
+        from doubtless.data.streams.parquet import ParquetStream, lists_files
 
-        return ParquetStream.open(path, columns)
-    if path.suffix.lower() in SUFFIXES:
+        if not lists_files(path):
+            return ParquetStream.open(path, columns)
+    if name.endswith(TABLE_SUFFIXES):
+        from doubtless.data.streams.manifest import ManifestStream
+
+        return ManifestStream.open(path, columns)
+    if is_image(name):
         return FolderStream(path.absolute().parent, (path.name,))
     raise InputError(
         f"{path} is neither an image ({', '.join(sorted(SUFFIXES))}), nor a tar shard "
-        f"({', '.join(TAR_SUFFIXES)}), nor a parquet file."
+        f"({', '.join(TAR_SUFFIXES)}), nor a parquet file, nor a CSV that lists images."
     )
 
 
 def _open_folder(path: Path, columns: Columns) -> list[ImageStream]:
     """Its images, or, where it holds shards instead, those."""
     images = FolderStream.open(path)
-    shards = sorted(_below(path, (*TAR_SUFFIXES, *PARQUET_SUFFIXES)))
-    if len(images) and shards:
+    shards = sorted(files_below(path, lambda name: name.lower().endswith((*TAR_SUFFIXES, *PARQUET_SUFFIXES))))
+    if images.images and shards:
         raise InputError(
             f"{path} holds images and shards ({shards[0]}); name the one or the other, file by file or folder "
             "by folder."
         )
     if shards:
         return [_open_file(path / shard, columns) for shard in shards]
-    if not len(images):
+    if not images.images:
+        others = f"; it holds files that are not read: {kinds_of(images.files)}" if len(images) else ""
         raise InputError(
-            f"{path} holds no images ({', '.join(sorted(SUFFIXES))}), no tar shards and no parquet files."
+            f"{path} holds no images ({', '.join(sorted(SUFFIXES))}), no tar shards and no parquet files{others}."
         )
     return [images]
-
-
-def _below(root: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
-    """Files below a folder by how their names end; hidden ones and links to folders are left out."""
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for file in files:
-            if file.lower().endswith(suffixes) and not file.startswith("."):
-                yield (Path(folder) / file).relative_to(root).as_posix()
 
 
 def _must_differ(streams: Sequence[ImageStream]) -> None:

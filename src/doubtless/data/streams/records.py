@@ -13,8 +13,6 @@ from torch import Tensor
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 PARQUET_SUFFIXES = (".parquet", ".pq")
-MAX_BYTES = 256 << 20
-"""An image file beyond this is not read."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +64,6 @@ def file_fingerprint(path: Path) -> str:
     """Changes when a file's name, size or time of change does."""
     stat = path.stat()
     return hashlib.sha256(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:16]
-
-
-def too_large(size: int) -> str | None:
-    """Why a file of so many bytes is not read; None: it is."""
-    if size <= MAX_BYTES:
-        return None
-    return f"it has {size:,} bytes, more than the {MAX_BYTES:,} that are read"
 
 
 def is_text(name: str) -> bool:

@@ -18,16 +18,15 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from doubtless.data.prepare import SUFFIXES
-from doubtless.errors import InputError
-from doubtless.ingest.records import (
+from doubtless.data.images import SUFFIXES, too_large
+from doubtless.data.streams.records import (
     TAR_SUFFIXES,
     ImageRecord,
     file_fingerprint,
     is_text,
     plain_metadata,
-    too_large,
 )
+from doubtless.errors import InputError
 
 LABEL_KEYS = ("label", "cls", "class")
 SIDE_BYTES = 1 << 20  # of a label or a JSON

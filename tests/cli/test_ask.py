@@ -1,4 +1,4 @@
-"""`doubtless search`: images and vectors against an index, filtered, as a table and as JSON."""
+"""`doubtless ask`: images and vectors against an index, filtered, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.ingest.pictures import tiny_images, write_folder
 
 
 @pytest.fixture
-def search(command: Any) -> Any:
-    return partial(command, "search")
+def ask(command: Any) -> Any:
+    return partial(command, "ask")
 
 
 @pytest.fixture(scope="module")
 def photos(tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("search") / "photos"
+    root = tmp_path_factory.mktemp("ask") / "photos"
     write_folder(root, *tiny_images(tiny_npz, 36))
     return root
 
@@ -56,14 +56,14 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_has_an_example() -> None:
-    found = CliRunner().invoke(app, ["search", "--help"])
-    assert "Example: doubtless search" in " ".join(found.output.split())
+    found = CliRunner().invoke(app, ["ask", "--help"])
+    assert "Example: doubtless ask" in " ".join(found.output.split())
     assert "--json" in found.output
 
 
-def test_an_image_finds_itself_first(search, gallery: Path, photos: Path) -> None:
+def test_an_image_finds_itself_first(ask, gallery: Path, photos: Path) -> None:
     files = sorted(photos.rglob("*.png"))[3:5]
-    code, out, err = search(gallery, *files, "--k", 3, "--json")
+    code, out, err = ask(gallery, *files, "--k", 3, "--json")
     assert code == 0, err
     found = json.loads(out)
     assert found["score"] == "direction"
@@ -75,16 +75,16 @@ def test_an_image_finds_itself_first(search, gallery: Path, photos: Path) -> Non
         assert first["expected_squared_distance"] == pytest.approx(0, abs=1e-5)
         assert len(query["hits"]) == 3
         assert query["uncertainty"] is None
-    code, out, err = search(gallery, files[0], "--k", 2)
+    code, out, err = ask(gallery, files[0], "--k", 2)
     assert code == 0, err
     assert files[0].name in out
     assert "expected distance" in out
 
 
-def test_vectors_give_what_the_index_gives(search, bare: Path) -> None:
+def test_vectors_give_what_the_index_gives(ask, bare: Path) -> None:
     queries = library.Embedding.load(bare / "q.npz")
     for score in ("direction", "expected-distance"):
-        code, out, err = search(
+        code, out, err = ask(
             bare / "gallery", "--embedding", bare / "q.npz", "-k", 4, "--score", score, "--json"
         )
         assert code == 0, err
@@ -98,10 +98,10 @@ def test_vectors_give_what_the_index_gives(search, bare: Path) -> None:
                 assert query["uncertainty"] == pytest.approx(float(queries.uncertainty[row]))
 
 
-def test_filters(search, bare: Path) -> None:
+def test_filters(ask, bare: Path) -> None:
     def ids(*where: str, k: int = 40) -> set[str]:
         words = [word for condition in where for word in ("--where", condition)]
-        code, out, err = search(bare / "gallery", "--embedding", bare / "q.npz", "-k", k, *words, "--json")
+        code, out, err = ask(bare / "gallery", "--embedding", bare / "q.npz", "-k", k, *words, "--json")
         assert code == 0, err
         return {hit["id"] for hit in json.loads(out)["queries"][0]["hits"]}
 
@@ -110,36 +110,39 @@ def test_filters(search, bare: Path) -> None:
     assert ids("year=2001") == {f"n{i}" for i in range(10, 20)}
     assert ids("year=2001", "year=2002", "new=true", "label=b") == {f"n{i}" for i in range(11, 20, 2)}
     assert ids("year=1900") == set()
-    code, _, _ = search(bare / "gallery", "--embedding", bare / "q.npz", "--where", "year=1900")
+    code, _, _ = ask(bare / "gallery", "--embedding", bare / "q.npz", "--where", "year=1900")
     assert code == 0
 
 
-def test_a_run_that_moved_is_named(search, tiny_run: Path, photos: Path, tmp_path: Path) -> None:
+def test_a_run_that_moved_is_named(ask, tiny_run: Path, photos: Path, tmp_path: Path) -> None:
     run, file = tmp_path / "run", next(photos.rglob("*.png"))
     shutil.copytree(tiny_run, run)
     create_index_of_images(tmp_path / "gallery", library.load(run), photos)
     run.rename(tmp_path / "moved")
-    code, _, err = search(tmp_path / "gallery", file)
+    code, _, err = ask(tmp_path / "gallery", file, "--json")  # it has kept the model
+    assert code == 0, err
+    shutil.rmtree(tmp_path / "gallery" / "model")  # as galleries of earlier versions
+    code, _, err = ask(tmp_path / "gallery", file)
     assert code == 2
     assert f"{run}, which is not there; name it with --model" in err
-    code, _, err = search(tmp_path / "gallery", file, "--model", tmp_path / "moved", "--json")
+    code, _, err = ask(tmp_path / "gallery", file, "--model", tmp_path / "moved", "--json")
     assert code == 0, err
     model = library.load(tiny_run)
     with torch.no_grad():
         model.method.head.bias[0] += 1
     create_index_of_images(tmp_path / "other", model, photos)
-    code, _, err = search(tmp_path / "other", file)
+    code, _, err = ask(tmp_path / "other", file, "--model", tiny_run)
     assert code == 2
     assert "embeddings of another model" in err
 
 
-def test_bad_calls_are_one_sentence(search, gallery: Path, bare: Path, photos: Path, tmp_path: Path) -> None:
+def test_bad_calls_are_one_sentence(ask, gallery: Path, bare: Path, photos: Path, tmp_path: Path) -> None:
     file = next(photos.rglob("*.png"))
     (tmp_path / "broken.jpg").write_text("no image")
     Embedding.point(torch.ones(2, 7)).save(tmp_path / "seven.safetensors")
     np.save(bare / "points.npy", np.ones((2, 5)))
     cases = [
-        ([gallery], "Name images to search with"),
+        ([gallery], "Name images to ask about"),
         ([gallery, file, "--embedding", bare / "q.npz"], "and not both"),
         ([gallery, tmp_path / "broken.jpg"], "cannot be read as an image"),
         ([gallery, tmp_path / "none.jpg"], "none.jpg"),
@@ -151,7 +154,7 @@ def test_bad_calls_are_one_sentence(search, gallery: Path, bare: Path, photos: P
         ([tmp_path / "nowhere", file], "nowhere"),
     ]
     for arguments, sentence in cases:
-        code, out, err = search(*arguments)
+        code, out, err = ask(*arguments)
         assert code == 2, (arguments, out, err)
         assert sentence in err, (arguments, err)
         assert err.startswith("doubtless: ")
