@@ -43,7 +43,8 @@ NOTES = """## Read with care
   and 112 (Grocery).
 - How the perfect ECE is drawn was corrected once, after ten divisions had been looked at and before those of
   this page were measured: weighted queries had made it too large, and so the difference too small.
-- A free face network (dlib's) is not in the table: its package was not to be had where this was measured.
+- What was tried for near unknowns, and what came of it on training classes, is in `docs/answers.md`. A free face
+  network (dlib's) is [beside ours](../faces/README.md), two pictures are compared [there](../pairs/README.md).
 """
 
 

@@ -25,22 +25,21 @@ class Background:
     ([0.5], [0.5])
     """
 
-    mean: Tensor  # (D,)
-    covariance: Tensor  # (D, D)
+    mean: Tensor  # (D,) float64: what is converted at every query costs more than what is kept
+    covariance: Tensor  # (D, D) float64
 
     @classmethod
     def fit(cls, vectors: Tensor) -> Background:
         """From vectors (n, D)."""
         mean = vectors.double().mean(0)
         centred = vectors.double() - mean
-        covariance = centred.T @ centred / len(vectors)
-        return cls(mean.to(vectors.dtype), covariance.to(vectors.dtype))
+        return cls(mean, centred.T @ centred / len(vectors))
 
     def __call__(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation (n,) of the products of queries (n, D) with all items, float64."""
         query = query.double()
-        variance = torch.einsum("nd,nd->n", query @ self.covariance.double(), query)
-        return query @ self.mean.double(), variance.clamp_min(0).sqrt()
+        variance = torch.linalg.vecdot(query @ self.covariance, query)
+        return query @ self.mean, variance.clamp_min(0).sqrt()
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
         """What `from_tensors` needs."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vecdot
 from torch.nn.functional import embedding_bag
 
 from doubtless.calibration.background import Background
@@ -254,8 +255,8 @@ def _from_means(
         means, count = _means(hits.row[part][labelled[part]], of_hit, len(query), metric, vectors)
         # In float64: products of a batch of one and of many differ in their last digits.
         wanted = metric(hits.query[part].double())
-        product, length = _product(wanted[query], means), _product(means, means)
-        own = _product(wanted, wanted)[query]
+        product, length = vecdot(wanted[query], means), vecdot(means, means)
+        own = vecdot(wanted, wanted)[query]
         apart = (own - 2 * product + length).clamp_min(0)
         found["distance"][part][there[part]] = -apart * count / (count + 1)
         found["cosine"][part][there[part]] = product / (own * length).sqrt().clamp_min(SMALLEST)
@@ -278,8 +279,3 @@ def _means(
     sums = embedding_bag(place[pair.argsort(stable=True)], items, count.cumsum(0) - count, mode="sum")
     means = sums.div_(count.unsqueeze(1))
     return means if items_first else metric(means), count.double()
-
-
-def _product(one: Tensor, other: Tensor) -> Tensor:
-    """Inner products (p,) of the rows of two tables (p, D)."""
-    return torch.einsum("pd,pd->p", one, other)
