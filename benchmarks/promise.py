@@ -25,10 +25,10 @@ Histories  The same gallery in 20 steps of as many photos of its labels coming a
            end, less one photo. Canaries are asked as the gallery does; `alarms` counts histories with one. The
            level is 1 %.
 Photos     Of groups of 1 to 5 test photos of one label that is there, and as many of one that is not, at π = .1:
-           top-1, log-loss, the coverage that 5 % of wrong answers allow (`oracle`, by a threshold chosen on these very
-           queries), coverage under the promise, ECE and whether it is kept, by pooled distributions (*pooled*), of the
-           mean of the vectors (*mean*), and of the photo whose first hit is nearest (*maximum*), both judged as
-           single photos.
+           top-1, log-loss, the coverage that 5 % of wrong answers allow (`oracle`, by a threshold chosen on these
+           very queries), coverage under the promise, ECE and whether it is kept, by pooled distributions
+           (*pooled*), of the mean of the vectors (*mean*), and of the photo whose first hit is nearest (*maximum*),
+           both judged as single photos.
 """
 
 from __future__ import annotations
