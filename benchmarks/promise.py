@@ -17,7 +17,8 @@ Filters    A random tenth of the gallery's labels, and a random tenth of its ite
            promise is of the calibration queries, moved likewise. *part*: what the gallery does (`fit_part`).
 Growth     From a random tenth of the labels (of Omniglot, from 1,000 items) to the whole gallery. *whole* is what
            was fitted before it grew, *tail* extrapolates it, *part* is fitted on the grown gallery.
-ECE        of the most probable of labels and none, pooled: all divisions' queries in 15 bins of equal width.
+ECE        of the most probable of labels and none, pooled: all divisions' queries in 15 bins of equal width;
+           `perfect`: of outcomes drawn from the probabilities themselves, what so many queries cannot be below.
 Broken     R on the test queries above what was promised; `surely` as in open_set.py.
 Replaced   All items by those of the other half of the labels, the same number. `withdrawn`: whether the share that
            changed withdraws the promise at the first question; `unnoticed`: R of answers by the old promise.
@@ -25,10 +26,10 @@ Histories  The same gallery in 20 steps of as many photos of its labels coming a
            end, less one photo. Canaries are asked as the gallery does; `alarms` counts histories with one. The
            level is 1 %.
 Photos     Of groups of 1 to 5 test photos of one label that is there, and as many of one that is not, at π = .1:
-           top-1, log-loss, the coverage that 5 % of wrong answers allow (`oracle`, by a threshold chosen on these very
-           queries), coverage under the promise, ECE and whether it is kept, by pooled distributions (*pooled*), of the
-           mean of the vectors (*mean*), and of the photo whose first hit is nearest (*maximum*), both judged as
-           single photos.
+           top-1, log-loss, the coverage that 5 % of wrong answers allow (`oracle`, by a threshold chosen on these
+           very queries), coverage under the promise, ECE and whether it is kept, by pooled distributions
+           (*pooled*), of the mean of the vectors (*mean*), and of the photo whose first hit is nearest (*maximum*),
+           both judged as single photos.
 """
 
 from __future__ import annotations
@@ -144,8 +145,14 @@ def came_to(found: Distribution, label: Tensor, known: int, promise: Promise) ->
         "bound": promise.bound,
         "kept": promise.is_worth_keeping,
         "bins": reliability(best, right, weight),
+        "perfect": reliability(best, place == _drawn(chance, len(label)), weight),
         "top1": float((first[:known] == label[:known]).double().mean()),
     }
+
+
+def _drawn(chance: Tensor, seed: int) -> Tensor:
+    """Outcomes (n,) as a perfect distribution would have them, from chances (n, M + 1)."""
+    return torch.multinomial(chance, 1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
 
 
 def tail_slope(photos: Photos, gallery: Items, made: FittedPart, seed: int) -> float:

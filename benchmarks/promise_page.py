@@ -11,6 +11,7 @@ import torch
 
 Record = dict[str, Any]
 WAYS = ("whole", "tail", "part")
+FIGURES = ("ece", "perfect", "promised", "broken", "surely", "coverage")
 
 
 def read(folder: Path, experiment: str) -> dict[str, list[Record]]:
@@ -28,7 +29,10 @@ def summary(records: Sequence[Record | None]) -> Record | None:
     there = [record for record in records if record is not None]
     if not there:
         return None
-    bins = torch.tensor([record["bins"] for record in there], dtype=torch.double).mean(0)
+    bins, perfect = (
+        torch.tensor([record[name] for record in there], dtype=torch.double).mean(0)
+        for name in ("bins", "perfect")
+    )
     kept = [record for record in there if record["kept"]]
 
     def mean(name: str) -> float:
@@ -37,6 +41,7 @@ def summary(records: Sequence[Record | None]) -> Record | None:
     return {
         "divisions": len(there),
         "ece": float(bins.abs().sum()),
+        "perfect": float(perfect.abs().sum()),
         "promised": len(kept) / len(there),
         "bound": sum(record["bound"] for record in kept) / max(1, len(kept)),
         "broken": sum(record["broken"] for record in kept) / len(there),
@@ -96,14 +101,12 @@ def page(result: Record) -> str:
         "features, promise of 5 % at π = .1 and 95 % confidence. `broken` and `surely` count divisions.",
     ]
     for experiment, title in (("filters", "Filters to a tenth"), ("growth", "Growth and shrinking")):
-        lines += _table(
-            title, "set", "items", "way", "divisions", "ECE", "promised", "broken", "surely", "coverage"
-        )
+        lines += _table(title, "set", "items", "way", "divisions", "ECE", "perfect", *FIGURES[2:])
         for name, found in result[experiment].items():
             size = f"{found['from']:.0f} → {found['items']:.0f}" if found["from"] else f"{found['items']:.0f}"
             for way in WAYS:
                 if (told := found[way]) is not None:
-                    figures = [told[key] for key in ("ece", "promised", "broken", "surely", "coverage")]
+                    figures = [told[key] for key in FIGURES]
                     lines.append(_line(name, size, way, told["divisions"], *figures))
     lines += _table(
         "Another gallery in its place", "set", "divisions", "R unnoticed", "surely broken unnoticed", "ECE anew",

@@ -48,6 +48,8 @@ def decision_sentence(answer: Answer) -> str:
         return "The gallery is empty"
     if answer.decision == "not-in-gallery":
         return "Nothing like this in the gallery"
+    if answer.decision == "abstain" and answer.doubt is None:
+        return "No answer: nothing can be promised of what was searched"
     if answer.decision == "abstain":
         return f"Not sure: {_between(answer) if answer.labels else _why(answer)}"
     first = answer.hits[0]

@@ -93,7 +93,7 @@ def picture_of(
     rows, codes = rows[drawn], index.labels[drawn]
     embedding, items = index.embedding(rows), index.items(rows)
     answers = gallery.ask_items(rows)
-    hits, promise = answers.hits, gallery.judge.promise()
+    hits, promise = answers.hits, gallery.judge_of().promise()
     doubt, by = answers.total_doubt, BY_PROBABILITY
     if doubt is None:
         doubt, by = embedding.uncertainty, BY_UNCERTAINTY
