@@ -57,11 +57,12 @@ def page(result: Record) -> str:
     parts = [
         "# Two pictures: same, different, cannot tell",
         "Made by `benchmarks/pairs.py`, whose docstring is the protocol; the numbers are in `pairs.json`.",
-        "## Products that look alike\n\nGrocery, 81 products, means over random divisions. The issue asks that the "
-        "nearest other product is called *same* in at most 10 % of cases at a target error of .05; before pairs "
-        "were calibrated with near ones it was in all.",
+        "## Products that look alike\n\nGrocery, 81 products, means over "
+        f"{result['grocery']['raw']['divisions']} random divisions. Wanted is that the nearest other product is "
+        "called *same* in at most 10 % of cases at a target error of .05; before pairs were calibrated with near "
+        "ones it was in all.",
         _said(result["grocery"]),
-        "## The promise\n\n" + NOTES,
+        "## The promise\n\n" + NOTES.rstrip(),
         _promised(result["grocery"]),
         "## Faces\n\nPublished pairs of LFW, by the cosine of EfficientNet-lite0's features. A face network of "
         "others is [beside them](../faces/README.md).",
