@@ -29,7 +29,7 @@ TargetError = Annotated[
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
 Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
 
-MOST_PHOTOS = 15
+MOST_PHOTOS = 14
 """Of one thing."""
 WHERE = {"label": ["Sneaker", "Sandal"], "shelf": 3}
 
