@@ -67,7 +67,7 @@ from doubtless.calibration.part import (
     fit_part,
 )
 from doubtless.calibration.promise import Promise
-from doubtless.calibration.together import fit_together
+from doubtless.calibration.together import fit_together, with_mean
 from doubtless.errors import InputError
 from doubtless.laplace import half_whitened
 
@@ -337,7 +337,12 @@ def together(photos: Photos, seed: int) -> Record:
                 pooled = fit_together(searched, gallery, model, TERMS, count=count, seed=seed)
             except InputError:
                 break
-            found["pooled"] = came_to(pooled.pooling(each, count), label, known, pooled.promise)
+            stacked = with_mean(photos.vectors[rows]).flatten(0, 1)
+            hits = search_items(stacked, gallery, own=nobody.repeat_interleave(count + 1))
+            entries = model(
+                hits_of(hits, gallery.label_of, stacked), vectors=gallery.vectors, unknown=TERMS.unknown
+            )
+            found["pooled"] = came_to(pooled.pooling(entries, count + 1), label, known, pooled.promise)
             found["pooling"] = [pooled.pooling.weight, pooled.pooling.prior, pooled.pooling.floor]
         record[str(count)] = found
     return record

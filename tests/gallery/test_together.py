@@ -66,7 +66,7 @@ def test_judges_of_photos_are_kept_and_limited(shop: Gallery) -> None:
     assert shop.judge_of_photos(2) is not shop.judge_of_photos(3)
     many = shop.ask(photos(torch.zeros(16, dtype=torch.long), 4), together=True)
     assert many.decision == "abstain"
-    assert "Between 2 and 15 photos" in many.reason
+    assert "Between 2 and 14 photos" in many.reason
     with pytest.raises(InputError, match="by the gallery's own score"):
         shop.ask(photos(torch.zeros(2, dtype=torch.long), 4), together=True, score="expected-distance")
 

@@ -5,9 +5,10 @@ photo. Photos of one thing are alike, so the sum counts only in part,
 
     log P(label)/P(none) = prior + weight · Σᵢ (log Pᵢ(label)/Pᵢ(none) − prior),
 
-and a label that a photo did not find has some probability there all the same (`floor`). The three numbers are
-fitted on groups of as many photos of one label, none of which finds another of its group, and the promise is made
-from groups whose labels shaped neither them nor the distribution of a single photo.
+over the photos and, as one photo more, the mean of their vectors: it finds labels that lie between them. A label
+that a photo did not find has some probability there all the same (`floor`). The three numbers are fitted on groups
+of as many photos of one label, none of which finds another of its group, and the promise is made from groups whose
+labels shaped neither them nor the distribution of a single photo.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from doubtless.calibration.searches import fit_distribution
 from doubtless.errors import InputError
 from doubtless.logistic import folds_of
 
-MOST_PHOTOS = SPARE + 1
+MOST_PHOTOS = SPARE
 """Of one thing: as many hits may be photos of the same group."""
 MOST_GROUPS = 400
 FEWEST_GROUPS = 20
@@ -74,6 +75,12 @@ def log_odds(each: Distribution, count: int, floor: float) -> tuple[Tensor, Tens
     table.scatter_reduce_(2, slot.view(groups, count, -1), chance.view(groups, count, -1), "amax")
     none = each.none.clamp_min(floor).view(groups, count, 1)
     return names, (table.log() - none.log()).sum(1), there
+
+
+def with_mean(vectors: Tensor) -> Tensor:
+    """Unit vectors (g, n, D) of n photos each, and as one more the direction of their mean: (g, n + 1, D)."""
+    mean = torch.nn.functional.normalize(vectors.mean(1, keepdim=True), dim=2)
+    return torch.cat([vectors, mean], dim=1)
 
 
 def fit_pooling(
@@ -152,17 +159,15 @@ def fit_together(
         )
     fold = folds_of(searched.label, folds=2, generator=torch.Generator().manual_seed(seed))
     single = _photos(searched, items, model, groups, fold, terms.unknown, seed)
-    foreign = searched.foreign[groups].mean(1)
+    foreign, each = searched.foreign[groups].mean(1), count + 1
     halves = []
     for number in (0, 1):
         others = fold[groups[:, 0]] != number
-        given, missing = (_of_groups(one, others, count) for one in single)
-        halves.append(fit_pooling(given, label[others], missing, count=count, unknown=terms.unknown))
-    present, absent = (
-        _pooled(one, halves, fold[groups[:, 0]], count).with_foreign(foreign) for one in single
-    )
+        given, missing = (_of_groups(one, others, each) for one in single)
+        halves.append(fit_pooling(given, label[others], missing, count=each, unknown=terms.unknown))
+    present, absent = (_pooled(one, halves, fold[groups[:, 0]], each).with_foreign(foreign) for one in single)
     outcomes = Outcomes(present.sureness, present.first[0] == label, label, absent.sureness, label)
-    whole = fit_pooling(single[0], label, single[1], count=count, unknown=terms.unknown)
+    whole = fit_pooling(single[0], label, single[1], count=each, unknown=terms.unknown)
     return FittedTogether(count, whole, Promise.of(outcomes, terms), present, label)
 
 
@@ -177,16 +182,18 @@ def _photos(
 ) -> tuple[Distribution, Distribution]:
     """Of each photo of the groups, with its label and without, by models fitted on the other fold's labels."""
     photos = searched[groups.flatten()]
-    vectors, mates = (
-        photos.vectors(items).float(),
-        photos.own.view(groups.shape).repeat_interleave(groups.shape[1], 0),
-    )
-    near = search_items(vectors, items, own=photos.own, depth=DEPTH + SPARE)
+    vectors = with_mean(photos.vectors(items).float().view(*groups.shape, -1)).flatten(0, 1)
+    each = groups.shape[1] + 1
+    mates = photos.own.view(groups.shape).repeat_interleave(each, 0)
+    label = photos.label.view(groups.shape)[:, 0].repeat_interleave(each)
+    nobody = torch.full_like(label, -1)
+    near = search_items(vectors, items, own=nobody, depth=DEPTH + SPARE)
     near = near.without((near.row.unsqueeze(2) == mates.unsqueeze(1)).any(2) & (near.row >= 0))
-    far = search_items(vectors, items, own=photos.own, label=photos.label, depth=DEPTH)
+    far = search_items(vectors, items, own=nobody, label=label, depth=DEPTH)
     hits = [hits_of(found, items.label_of, vectors) for found in (near, far)]
     told: list[list[Distribution]] = [[], []]
-    held = [(fold[groups.flatten()] == number).nonzero().squeeze(1) for number in (0, 1)]
+    of_photo = fold[groups[:, 0]].repeat_interleave(each)
+    held = [(of_photo == number).nonzero().squeeze(1) for number in (0, 1)]
     for number in (0, 1):
         fitted = _without(searched, items, model, fold, number, seed)
         for place, one in enumerate(hits):

@@ -16,6 +16,7 @@ from doubtless.gallery.base import OpenGallery
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.pairs import compare as compare_in
 from doubtless.gallery.queries import Picture, Pictures, Queries, is_picture
+from doubtless.gallery.together import with_mean
 from doubtless.search.hits import without_itself
 
 if TYPE_CHECKING:
@@ -93,10 +94,11 @@ class Asking(OpenGallery):
         if other:
             assert score is not None
             judge = Judge.of_nothing(score)
-        hits = self.index.search(queries.embedding, judge.depth(k), where=where, score=score)
+        embedding = with_mean(queries.embedding) if together else queries.embedding
+        hits = self.index.search(embedding, judge.depth(k), where=where, score=score)
         answers = judge.answers(
             hits,
-            queries.embedding,
+            embedding,
             self.index,
             k=k,
             confidence=confidence,

@@ -142,12 +142,12 @@ class Judge:
         """Answers from hits in an index, at least `DEPTH` of them where the gallery has so many.
 
         features   (n, F) of the queries before the head, where the doubt looks at them
-        together   all of them are photos of one thing, of which this judge was made (`of_photos`): one answer
+        together   all are photos of one thing and, last, their mean (`with_mean`): one answer, by `of_photos`
         """
         by_vector = features is None and self.wants_features
         warnings = self._warnings(index, by_vector=by_vector)
         if self.instead is not None:
-            hits = as_one(hits) if together else hits
+            hits = as_one(hits[:-1]) if together else hits
             there = hits.found[:, :1].any(1)
             nothing = torch.where(there, ABSTAIN, NOT_IN_GALLERY)
             return Answers(
@@ -197,9 +197,11 @@ class Judge:
         assert kept is not None
         first = LabelHits.of(hits.first(LABEL_DEPTH), embedding.direction)  # whatever more was asked for
         near = calibrated.distribution(first, vectors=index.directions, unknown=kept.terms.unknown)
+        if self.pooling is not None:  # the last one is the mean of the photos, and itself none
+            near, embedding, hits = self.pooling(near, len(near)), embedding[:-1], as_one(hits[:-1])
         odd = oddness(self._following(index), embedding, features)
         if self.pooling is not None:
-            near, odd, hits = self.pooling(near, len(near)), odd_as_one(odd), as_one(hits)
+            odd = odd_as_one(odd)
         told = near.with_foreign(odd.foreign).by_probability()
         assert hits.label is not None
         sizes = None

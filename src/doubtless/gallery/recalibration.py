@@ -27,7 +27,7 @@ from doubtless.gallery.label_calibration import MOST, fitted_on, items_of
 from doubtless.gallery.label_doubt import oddness
 from doubtless.index.base import Index
 
-FITTED, FEWEST_FITTED, MOST_FITTED = 0.2, 400, 800
+FITTED, FEWEST_FITTED, MOST_FITTED = 0.15, 400, 600
 """Share of the followed queries that distribution and promise are fitted on, so many at least and at most: a tenth
 of a whole calibration's cost leaves time for no more."""
 MOST_SAMPLED = 4_000

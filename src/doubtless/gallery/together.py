@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from doubtless.embedding import FAMILIES, Embedding
 from doubtless.gallery.label_doubt import Oddness
 from doubtless.search.hits import Hits
 
@@ -33,6 +35,15 @@ def as_one(hits: Hits) -> Hits:
         uncertainty=chosen(hits.uncertainty),
         query_uncertainty=None if spread is None else spread.mean().unsqueeze(0),
     )
+
+
+def with_mean(photos: Embedding) -> Embedding:
+    """n photos and, as one more, their mean: of the directions, as long and as unsure as they are on average."""
+    location, direction = photos.location, photos.direction.mean(0, keepdim=True)
+    parameters = {name: value.mean(0, keepdim=True) for name, value in photos.parameters.items()}
+    length = location.norm(dim=1).mean()
+    parameters["location"] = torch.nn.functional.normalize(direction, dim=1) * length
+    return Embedding.cat([photos, FAMILIES[photos.family](parameters)])
 
 
 def odd_as_one(odd: Oddness) -> Oddness:

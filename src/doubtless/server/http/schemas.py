@@ -33,7 +33,7 @@ Name = Annotated[
 Said = Annotated[Literal["right", "wrong"] | None, Field(description="Is what was answered right?")]
 Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
 
-MOST_PHOTOS = 15
+MOST_PHOTOS = 14
 """Of one thing."""
 WHERE = {"label": ["Sneaker", "Sandal"], "shelf": 3}
 
