@@ -34,6 +34,8 @@ CHUNK = 500
 TINY = 1e-12
 ERRORS = 0.05
 """Share of labels held to be wrong before an item is looked at."""
+UNLIKE = 0.003
+"""Part of *none of these* that speaks for an item's own label: what is like nothing is not like another label."""
 LEAST = 0.3
 """Chance of being wrong from which a label is asked for."""
 SAME_PICTURE = 0.1
@@ -153,7 +155,8 @@ def doubtful_labels(gallery: Asking, rows: Tensor) -> Iterator[Question]:
         own = told.of(given.unsqueeze(1)).squeeze(1)
         others = told.probability.masked_fill((told.label == given.unsqueeze(1)) | (told.label < 0), 0.0)
         chance, place = others.max(1)
-        wrong = ERRORS * chance / (ERRORS * chance + (1 - ERRORS) * own).clamp_min(TINY)
+        right = (1 - ERRORS) * (own + UNLIKE * told.none)
+        wrong = ERRORS * chance / (ERRORS * chance + right).clamp_min(TINY)
         doubtful = (wrong >= LEAST).nonzero().squeeze(1)
         items = index.items(some[doubtful])
         for number, item in zip(doubtful.tolist(), items, strict=True):
