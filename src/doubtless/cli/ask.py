@@ -114,7 +114,7 @@ def print_answer(name: str, answer: Answer, *, confidence: float = 0.9) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(name, style="bold", highlight=False, markup=False)
+    console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{answer.decision}: {answer.reason}", highlight=False, markup=False)
     if answer.labels:
         console.print(considered(answer), highlight=False, markup=False)
