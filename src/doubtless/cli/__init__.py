@@ -77,7 +77,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="doubtless", standalone_mode=False)
     except DoubtlessError as error:
         typer.echo(f"doubtless: {error}", err=True)
         sys.exit(2)

@@ -1,9 +1,8 @@
-"""`doubtless demo`: from nothing to a trained, measured, reported model on shipped data, and a page to ask
-it.
+"""`doubtless demo`: from nothing to five pictures that were asked about, on shipped data; and a page to ask more.
 
-The gallery that `--serve` shows holds the run's test images, calibrated, with a fitted doubt. The model has
-seen none of them, so a calibration on the gallery's own items holds for pictures like them. A few are kept
-out to be asked about, and handwritten digits with them, which are nothing the gallery knows.
+A network is trained on shipped pictures of garments, and the test images become a gallery, calibrated, with a
+fitted doubt. The model has seen none of them, so a calibration on the gallery's own items holds for pictures like
+them. Some are kept out to be asked about, and handwritten digits with them, which are nothing the gallery knows.
 """
 
 from __future__ import annotations
@@ -23,14 +22,24 @@ import typer
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from doubtless.cli.shown import ShownAnswer
     from doubtless.data import Source
+    from doubtless.evaluation import Evaluation
     from doubtless.runs import Run
 
 
 FOREIGN = 4  # pictures of a kind that the gallery does not hold
+KEPT_OUT = 5
+"""Pictures of each label that are not in the gallery, to be asked about."""
 TARGET_ERROR, UNKNOWN = 0.1, 0.05
 """The demo trains for two minutes on 3,000 images of ten labels; 5 % could be promised for few of its answers."""
-IMAGES, INDEX = "gallery-images", "gallery"
+IMAGES, INDEX, ASKED = "gallery-images", "gallery", "asked"
+OWN = """doubtless create shop photos/      # a folder per product, or one folder and --labels labels.csv
+doubtless ask shop photo.jpg       # a label, a probability, or a refusal, and why
+doubtless serve shop               # the same as an API and a page"""
+"""What comes after the demo."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class DemoGallery:
     """Names and ``data:`` addresses."""
     promise: str
     """What the calibration promises, a sentence."""
+    kept_out: list[int]
+    """Rows of the run's source that are not in it."""
 
 
 def make_gallery(run: Run, *, foreign: str = "digits") -> DemoGallery:
@@ -55,14 +66,68 @@ def make_gallery(run: Run, *, foreign: str = "digits") -> DemoGallery:
 
     data = open_run_data(run.config, split=run.split)
     test = [int(position) for position in data.test.index]
-    asked = one_of_each(data.source, test)
+    kept_out = some_of_each(data.source, test, KEPT_OUT)
     if not (run.path / INDEX).is_dir():
-        _write_images(run.path / IMAGES, data.source, [row for row in test if row not in set(asked)])
+        _write_images(run.path / IMAGES, data.source, [row for row in test if row not in set(kept_out)])
         Gallery.create(run.path / INDEX, run.path / IMAGES, model=run.path).close()
     others = open_source(foreign)
-    examples = [_example(data.source, row) for row in asked]
+    examples = [_example(data.source, row) for row in some_of_each(data.source, test, 1)]
     examples += [_example(others, row) for row in range(min(FOREIGN, len(others)))]
-    return DemoGallery(run.path / INDEX, examples, _calibrated(run.path / INDEX))
+    return DemoGallery(run.path / INDEX, examples, _calibrated(run.path / INDEX), kept_out)
+
+
+def ask_about(run: Run, gallery: DemoGallery, *, foreign: str = "digits") -> list[ShownAnswer]:
+    """Asks the gallery about every picture that was kept out, and about some of a kind that it does not hold."""
+    from doubtless.cli.shown import ShownAnswer
+    from doubtless.data import open_source
+    from doubtless.gallery import Gallery
+    from doubtless.runs import open_run_data
+
+    source, others = open_run_data(run.config, split=run.split).source, open_source(foreign)
+    asked = [(source, row, source.label_names[int(source.labels[row])]) for row in gallery.kept_out]
+    asked += [
+        (others, row, f"the digit {others.label_names[int(others.labels[row])]}") for row in range(FOREIGN)
+    ]
+    files = [run.path / ASKED / f"{truth} {row}.png".replace(" ", "-").lower() for _, row, truth in asked]
+    pictures = [kind.image(row) for kind, row, _ in asked]
+    for file, pixels in zip(files, pictures, strict=True):
+        _write_image(file, pixels)
+    with Gallery.open(gallery.index) as opened:
+        answers = list(opened.ask(pictures, 5))
+    return [
+        ShownAnswer(file, truth, pixels, answer)
+        for file, (_, _, truth), pixels, answer in zip(files, asked, pictures, answers, strict=True)
+    ]
+
+
+def five_of(asked: Sequence[ShownAnswer]) -> list[ShownAnswer]:
+    """Three that are answered, of different labels, one that is not, and one of a kind that is not there; as far as
+    there are such."""
+    by_decision: dict[str, list[ShownAnswer]] = {"answer": [], "abstain": [], "not-in-gallery": []}
+    for one in asked:
+        strange = one.truth.startswith("the digit")
+        labels = {other.answer.label for other in by_decision["answer"]}
+        if (
+            strange == (one.answer.decision == "not-in-gallery")
+            and (one.answer.label or strange) not in labels
+        ):
+            by_decision[one.answer.decision].append(one)
+    answered, refused, absent = by_decision.values()
+    absent.sort(key=lambda one: -(one.answer.none or 0.0))
+    return [*answered[:3], *refused[:1], *absent[:1]]
+
+
+def tally(asked: Sequence[ShownAnswer]) -> str:
+    """What became of all pictures that were asked about, in a sentence."""
+    known = [one for one in asked if not one.truth.startswith("the digit")]
+    answered = [one for one in known if one.answer.decision == "answer"]
+    wrong = sum(one.answer.label != one.truth for one in answered)
+    digits = [one for one in asked if one.truth.startswith("the digit")]
+    told = sum(one.answer.decision == "answer" for one in digits)
+    return (
+        f"Of {len(known)} garments that the gallery has not seen {len(answered)} are answered, {wrong} of them "
+        f"wrongly; of {len(digits)} digits {told} are."
+    )
 
 
 def _calibrated(path: Path) -> str:
@@ -76,23 +141,30 @@ def _calibrated(path: Path) -> str:
         return str(gallery.status()["promise"]["sentence"])
 
 
-def one_of_each(source: Source, rows: Sequence[int]) -> list[int]:
-    """The first of the rows of every class."""
-    found: dict[int, int] = {}
+def some_of_each(source: Source, rows: Sequence[int], count: int) -> list[int]:
+    """The first `count` of the rows of every class: the first of each, then the second, …"""
+    found: dict[int, list[int]] = {}
     for row in rows:
-        found.setdefault(int(source.labels[row]), row)
-    return [found[label] for label in sorted(found)]
+        found.setdefault(int(source.labels[row]), []).append(row)
+    return [
+        found[label][turn] for turn in range(count) for label in sorted(found) if turn < len(found[label])
+    ]
 
 
 def _write_images(folder: Path, source: Source, rows: Sequence[int]) -> None:
     """One folder per class, as anyone's photographs would lie there."""
+    for row in rows:
+        _write_image(
+            folder / source.label_names[int(source.labels[row])] / f"{row:05d}.png", source.image(row)
+        )
+
+
+def _write_image(file: Path, image: Tensor) -> None:
     from PIL import Image
 
-    for row in rows:
-        file = folder / source.label_names[int(source.labels[row])] / f"{row:05d}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pixels = source.image(row).permute(1, 2, 0).numpy()
-        Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = image.permute(1, 2, 0).numpy()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file)
 
 
 def _example(source: Source, row: int) -> tuple[str, str]:
@@ -121,9 +193,9 @@ def demo(
     ] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any that is free.")] = 8000,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print answers and metrics as JSON.")] = False,
 ) -> None:
-    """Train on the shipped Fashion-MNIST sample, measure, write the report; about two minutes on two cores.
+    """Train on shipped pictures of garments, ask about five, write the report; a minute or two on two cores.
 
     With --serve a folder of a finished demo is not trained again.
 
@@ -131,6 +203,8 @@ def demo(
 
     Example: doubtless demo --serve
     """
+    from doubtless.cli.tables import print_json
+    from doubtless.progress import spinner
     from doubtless.runs import Run
 
     if serve:
@@ -140,30 +214,52 @@ def demo(
 
         refuse_without_extra(page=True)  # before the training, not after it
     if serve and out is not None and Run(out).is_finished:
-        run = Run.open(out)
-    else:
-        run = _trained(out or _fresh_folder(), json=json)
+        _serve(Run.open(out), port=port, browser=browser)
+        return
+    run, measured = _trained(out or _fresh_folder())
+    with spinner("indexing and calibrating the test images"):
+        gallery = make_gallery(run)
+        asked = ask_about(run, gallery)
+    if json:
+        answers = [one.to_json() for one in five_of(asked)]
+        print_json({"run": str(run.path), "answers": answers, **measured.to_json()})
+        return
+    _print(run, gallery, asked, measured)
     if serve:
         _serve(run, port=port, browser=browser)
 
 
-def _trained(out: Path, *, json: bool) -> Run:
-    from doubtless.cli.tables import print_evaluation, print_json, recorded_command
+def _trained(out: Path) -> tuple[Run, Evaluation]:
+    """A run of the demo's configuration, and what it is worth."""
+    from doubtless.cli.tables import recorded_command
     from doubtless.methods.configuration import make_config
     from doubtless.progress import bar
     from doubtless.runs.evaluation import RunEvaluation
     from doubtless.training import train_run
 
     run = train_run(make_config(DEMO), out, progress=bar)
-    found = RunEvaluation(run, progress=bar).measure(command=recorded_command())
-    if json:
-        print_json({"run": str(run.path), **found.to_json()})
-        return run
-    print_evaluation(
-        found, "doubtless demo: 1,000 test images of fashion-sample, each searched among the others"
-    )
-    typer.echo(f"run:    {run.path}\nreport: {(run.path / 'report.html').resolve()}")
-    return run
+    return run, RunEvaluation(run, progress=bar).measure(command=recorded_command())
+
+
+def _print(run: Run, gallery: DemoGallery, asked: list[ShownAnswer], measured: Evaluation) -> None:
+    """Five pictures, what is promised and what was kept of it, and what to do next."""
+    from rich.console import Console
+
+    from doubtless.cli.shown import print_shown
+
+    console = Console()
+    console.print("\n[bold]Five pictures, and what the gallery says of them[/bold]\n", highlight=False)
+    print_shown(five_of(asked), console)
+    recall = measured.measures["recall@1"].value
+    for sentence in (
+        gallery.promise,
+        tally(asked),
+        f"The network behind it was trained a minute ago (recall@1 {recall:.2f}); the report with every figure: "
+        f"{(run.path / 'report.html').resolve()}",
+    ):
+        console.print(sentence, highlight=False, soft_wrap=True)
+    console.print("\n[bold]Now with your own pictures[/bold]\n", highlight=False)
+    typer.echo(OWN)
 
 
 def _serve(run: Run, *, port: int, browser: bool) -> None:

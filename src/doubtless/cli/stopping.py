@@ -76,9 +76,7 @@ def sentence_of(error: Any) -> str:
     if message.startswith("Missing argument"):
         message = message.replace("Missing argument", "It lacks the argument")
     command = getattr(error, "ctx", None)
-    where = (
-        "doubtless" if command is None else command.command_path.replace("python -m doubtless", "doubtless")
-    )
+    where = "doubtless" if command is None else command.command_path
     message = message[:1].upper() + message[1:]
     end = "" if message.endswith("?") else "."
     return f"{message}{end} See {where} --help."

@@ -17,6 +17,7 @@ from doubtless.gallery.model import ModelLike, opened
 from doubtless.gallery.queries import Vectors
 from doubtless.index.backends import backend_of, open_index
 from doubtless.index.construction import exists_already
+from doubtless.index.settings import check_choices
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import ImageSources, Imported, Reading
@@ -93,8 +94,7 @@ class Gallery(Listing):
                     set of (image, label), or an array of images (n, H, W, 3)
         embedding   instead of images: an Embedding, or an array (n, D), with ids (numbers by default), labels and
                     metadata; or what `doubtless.ingest.vectors` has imported from files
-        labels      what each shows, in order; or a table, CSV or parquet, of ids (or file names), labels and
-                    metadata
+        labels      what each shows, in order; or a table (CSV, parquet) of ids or file names, labels and metadata
         model       what embeds, or has embedded: ``timm:NAME``, a run, a folder of `save_pretrained`,
                     ``hub:USER/NAME``, an ONNX file, another gallery, ``module:package.function``, a `Model` or an
                     `nn.Module`; images without one are embedded by a pretrained network. It is kept in the gallery
@@ -108,6 +108,7 @@ class Gallery(Listing):
 
         if (images is None) == (embedding is None):
             raise InputError("A gallery is made of images or of an embedding; give one of the two.")
+        check_choices(kind=kind, score=score or "direction")  # before an hour of embedding, not after
         backend, name = backend_of(place)
         if backend.exists(name):  # before a model is waited for
             raise exists_already(name)

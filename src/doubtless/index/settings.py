@@ -47,10 +47,7 @@ class Settings:
                 f"A {self.family} index of dimension {self.dim} stores {' or '.join(map(str, accepted))} "
                 f"variances per item, got {self.variances}."
             )
-        for name, kind in (("kind", Kind), ("score", IndexScore)):
-            if getattr(self, name) not in get_args(kind):
-                given = getattr(self, name)
-                raise InputError(f"There is no {name} {given!r} of an index{nearest(given, get_args(kind))}")
+        check_choices(kind=self.kind, score=self.score)
 
     @property
     def width(self) -> int:
@@ -83,6 +80,13 @@ class Settings:
     def copied(self) -> Settings:
         """The same for another index, with an identity of its own."""
         return Settings(**self.public_record())
+
+
+def check_choices(*, kind: str, score: str) -> None:
+    """Refuses a kind of search and a score that no index has."""
+    for name, given, accepted in (("kind", kind, get_args(Kind)), ("score", score, get_args(IndexScore))):
+        if given not in accepted:
+            raise InputError(f"There is no {name} {given!r} of an index{nearest(str(given), accepted)}")
 
 
 def settings_of(

@@ -174,7 +174,9 @@ def read_faiss(path: str | Path) -> FaissVectors:
         index = faiss.read_index(str(path))  # owns what the downcast ones below look at
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
-        raise InputError(f"{path} is no FAISS index of float vectors that can be read: {reason}") from error
+        raise InputError(
+            f"{path} is no FAISS index of float vectors that can be read: {reason.rstrip('.')}."
+        ) from error
     metric = index.metric_type
     if metric not in (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT):
         raise InputError(f"{path} is searched by FAISS's metric {metric}; accepted are L2 and inner product.")
