@@ -22,7 +22,8 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 920px; margin: 32px auto; padding: 0 32px; color: #1f2328; }
 h1 { border-bottom: 1px solid #d1d9e0; padding-bottom: .3em; } img { max-width: 100%; }
 pre { background: #f6f8fa; padding: 16px; border-radius: 6px; overflow: hidden; font-size: 85%; }
-code { font-family: ui-monospace, monospace; font-size: 85%; background: #f6f8fa; } table { border-collapse: collapse; }
+code { font-family: ui-monospace, monospace; font-size: 85%; background: #f6f8fa; }
+table { border-collapse: collapse; }
 td, th { border: 1px solid #d1d9e0; padding: 6px 13px; }
 """
 
@@ -56,9 +57,9 @@ def draw_demo(run: Path) -> None:
     console.print("[bold]Now with your own pictures[/bold]\n", highlight=False)
     console.print(OWN, highlight=False)
     form = (
-        "<html><head><meta charset='utf-8'><style>{stylesheet} body {{ margin: 16px; background: {background}; color: "
-        "{foreground}; }} pre {{ font: 14px/1.15 'DejaVu Sans Mono', monospace; }}</style></head><body><pre>{code}"
-        "</pre></body></html>"
+        "<html><head><meta charset='utf-8'><style>{stylesheet} body {{ margin: 16px; background: {background}; "
+        "color: {foreground}; }} pre {{ font: 14px/1.15 'DejaVu Sans Mono', monospace; }}</style></head><body><pre>"
+        "{code}</pre></body></html>"
     )
     page = console.export_html(theme=MONOKAI, code_format=form, inline_styles=True)
     lines = page.count("\n") + 1

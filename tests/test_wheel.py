@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+
+
+def test_wheel_brings_suites_and_configurations(tmp_path: Path) -> None:
+    """Unpacked beside nothing else, it finds them: what a clone has elsewhere is in the package."""
+    pytest.importorskip("hatchling", reason="needs hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, check=True, cwd=ROOT, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        wheel.extractall(tmp_path / "installed")
+    script = (
+        "from doubtless.bench.suite import all_suites\n"
+        "from doubtless.methods.configuration import load_config\n"
+        "import doubtless\n"
+        "print(doubtless.__file__, len(all_suites()), load_config('fashion-sample/triplet').method)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "installed")},
+    )
+    place, suites, method = done.stdout.split()
+    assert place.startswith(str(tmp_path / "installed"))
+    assert int(suites) == len(list((ROOT / "benchmarks/suites").glob("*.yaml")))
+    assert method == "triplet"
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ def print_answer(name: str, answer: Answer, *, confidence: float = 0.9) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(name, style="bold", highlight=False, markup=False)
+    console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{answer.decision}: {answer.reason}", highlight=False, markup=False)
     if answer.labels:
         console.print(considered(answer), highlight=False, markup=False)
@@ -151,7 +151,7 @@ def _items(answer: Answer) -> Any:
         is_text = column in ("item", "label")
         table.add_column(column, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
     for hit in answer.hits:
-        row = [Text(hit.id), Text(hit.label or ""), f"{hit.score:.4f}"]
+        row: list[Any] = [Text(hit.id), Text(hit.label or ""), f"{hit.score:.4f}"]
         if spread:
             row.append(f"{hit.expected_squared_distance:.4g}")
         if answer.probability is not None:
