@@ -23,7 +23,7 @@ def ask(
     embedding: Annotated[
         Path | None, typer.Option(help="Ask about vectors instead: .npy, .npz, .safetensors or parquet.")
     ] = None,
-    k: Annotated[int, typer.Option("--k", "-k", min=1, help="Items per query.")] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", min=1, help="Items per query.")] = 5,
     where: Annotated[
         list[str] | None,
         typer.Option(help="key=value an item must have: label=cat, or metadata; repeated keys: any of them."),
@@ -39,6 +39,8 @@ def ask(
     csv: Annotated[bool, typer.Option("--csv", help="Print one line per query as CSV.")] = False,
 ) -> None:
     """Ask a gallery about images (embedded by the model it was made with) or about vectors.
+
+    Example: doubtless ask shop photo.jpg
 
     Example: doubtless ask gallery shoe.jpg --k 5 --where label=Sneaker
 
@@ -108,27 +110,53 @@ def csv_rows(names: Sequence[str], answers: Sequence[Answer]) -> list[list[Any]]
 
 
 def print_answer(name: str, answer: Answer, *, confidence: float = 0.9) -> None:
-    """One query's items as a table, then the decision and why."""
+    """The decision and why, labels that were considered, then one query's items as a table."""
     from rich.console import Console
-    from rich.table import Table
 
-    spread = "" if answer.uncertainty is None else f"   uncertainty {answer.uncertainty:.4g}"
-    table = Table(title=f"{name}{spread}", title_justify="left", title_style="bold")
-    judged = answer.probability is not None
-    columns = ["rank", "id", "label", "score", "expected distance", *(["probability"] if judged else [])]
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("id", "label") else "right", overflow="fold")
-    for rank, hit in enumerate(answer.hits, start=1):
-        row = [str(rank), hit.id, hit.label or "", f"{hit.score:.4f}", f"{hit.expected_squared_distance:.4g}"]
-        chance = "" if hit.probability is None else f"{hit.probability:.3f}"
-        table.add_row(*row, *([chance] if judged else []))
     console = Console()
-    console.print(table)
-    console.print(f"{answer.decision}: {answer.reason}", highlight=False)
+    console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"{answer.decision}: {answer.reason}", highlight=False, markup=False)
+    if answer.labels:
+        console.print(considered(answer), highlight=False, markup=False)
     if answer.covering_set is not None:
-        console.print(covering(answer.covering_set, confidence), highlight=False)
+        console.print(covering(answer.covering_set, confidence), highlight=False, markup=False)
     for warning in answer.warnings:
-        console.print(f"warning: {warning}", highlight=False)
+        console.print(f"warning: {warning}", highlight=False, markup=False)
+    console.print(_items(answer))
+
+
+def considered(answer: Answer) -> str:
+    """Labels with their probabilities, the most probable first, and that of none of these."""
+    shown = [
+        f"{one.label} {one.probability:.0%}" for one in answer.labels[:LABELS] if one.probability >= 0.005
+    ]
+    none = [] if answer.none is None else [f"none of these {answer.none:.0%}"]
+    return f"Probabilities: {', '.join([*shown, *none])}."
+
+
+LABELS = 4
+"""Labels of an answer that are shown with their probability; --json has all."""
+
+
+def _items(answer: Answer) -> Any:
+    """What was found, an item per line; distances where these say more than the score."""
+    from rich.table import Table
+    from rich.text import Text
+
+    spread = "" if answer.uncertainty is None else f"uncertainty of the query {answer.uncertainty:.4g}"
+    table = Table(title=spread or None, title_justify="left")
+    columns = ["item", "label", "score", *(["expected distance"] if spread else [])]
+    for column in [*columns, *(["probability"] if answer.probability is not None else [])]:
+        is_text = column in ("item", "label")
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
+    for hit in answer.hits:
+        row = [Text(hit.id), Text(hit.label or ""), f"{hit.score:.4f}"]
+        if spread:
+            row.append(f"{hit.expected_squared_distance:.4g}")
+        if answer.probability is not None:
+            row.append("" if hit.probability is None else f"{hit.probability:.3f}")
+        table.add_row(*row)
+    return table
 
 
 def conditions(where: list[str]) -> dict[str, Any] | None:
