@@ -150,7 +150,7 @@ def _items(answer: Answer) -> Any:
         is_text = column in ("item", "label")
         table.add_column(column, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
     for hit in answer.hits:
-        row = [Text(hit.id), Text(hit.label or ""), f"{hit.score:.4f}"]
+        row: list[Any] = [Text(hit.id), Text(hit.label or ""), f"{hit.score:.4f}"]
         if spread:
             row.append(f"{hit.expected_squared_distance:.4g}")
         if answer.probability is not None:
