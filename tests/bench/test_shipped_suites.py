@@ -17,14 +17,15 @@ import torch
 import yaml
 
 from doubtless.bench import load_suite
-from doubtless.bench.suite import Suite, _shipped, tuned_path
+from doubtless.bench.suite import Suite, tuned_path
 from doubtless.config import Config
+from doubtless.files import shipped
 from doubtless.methods import DataSpec, base, method_class
 from doubtless.methods.configuration import make_config
 from doubtless.models import Encoder
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "suites"
-PATHS = {path.stem: path for folder in (_shipped(), FOLDER) for path in sorted(folder.glob("*.yaml"))}
+PATHS = {path.stem: path for folder in (shipped("suites"), FOLDER) for path in sorted(folder.glob("*.yaml"))}
 IMAGES = {
     # Source → channels, side where the files have one, classes in the training part.
     "fashion-sample": (1, 28, 10),
