@@ -61,6 +61,15 @@ def test_one_photo_together_is_that_photo(shop: Gallery) -> None:
     assert shop.ask(one, together=True) == shop.ask(one)[0]
 
 
+def test_an_answer_to_several_photos_can_be_judged(shop: Gallery) -> None:
+    several = photos(torch.tensor([3, 3, 3]), 9)
+    answer = shop.ask(several, together=True)
+    assert answer.id is not None
+    assert answer.id not in {alone.id for alone in shop.ask(several)}
+    assert answer.query is not None
+    assert len(answer.query) == 1
+
+
 def test_judges_of_photos_are_kept_and_limited(shop: Gallery) -> None:
     assert shop.judge_of_photos(2) is shop.judge_of_photos(2)
     assert shop.judge_of_photos(2) is not shop.judge_of_photos(3)

@@ -151,7 +151,14 @@ class Judge:
             there = hits.found[:, :1].any(1)
             nothing = torch.where(there, ABSTAIN, NOT_IN_GALLERY)
             return Answers(
-                index, hits, k, nothing, self.terms(confidence), warnings=warnings, instead=self.instead
+                index,
+                hits,
+                k,
+                nothing,
+                self.terms(confidence),
+                warnings=warnings,
+                instead=self.instead,
+                queries=embedding[-1:] if together else embedding,
             )
         if self.calibrated.distribution is not None:
             return self._by_labels(hits, embedding, index, k, confidence, features, warnings)
@@ -197,8 +204,10 @@ class Judge:
         assert kept is not None
         first = LabelHits.of(hits.first(LABEL_DEPTH), embedding.direction)  # whatever more was asked for
         near = calibrated.distribution(first, vectors=index.directions, unknown=kept.terms.unknown)
+        asked = embedding
         if self.pooling is not None:  # the last one is the mean of the photos, and itself none
-            near, embedding, hits = self.pooling(near, len(near)), embedding[:-1], as_one(hits[:-1])
+            asked, embedding = embedding[-1:], embedding[:-1]
+            near, hits = self.pooling(near, len(near)), as_one(hits[:-1])
         odd = oddness(self._following(index), embedding, features)
         if self.pooling is not None:
             odd = odd_as_one(odd)
@@ -221,7 +230,7 @@ class Judge:
             total_doubt=1 - told.first[1],
             doubt=LabelDoubt.of(near, odd),
             warnings=warnings,
-            queries=embedding,
+            queries=asked,
         )
 
     def tested_doubts(self) -> Tensor | None:
