@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 CALLS = 4
 CONFIG = """method: pretrained
 data: {source: "folder:photos", size: 224, validation: 0.4}
-model: {backbone: tf_efficientnet_lite0, weights: efficientnet_lite0.safetensors, pooling: gem, dim: 16}
+model: {backbone: tf_efficientnet_lite0, weights: efficientnet_lite0.safetensors, pooling: gem, dim: 8}
 features: {head: half-whitened}
 """
 

@@ -20,7 +20,7 @@ from doubtless.runs.pretrained import is_saved
 DEFAULT_MODEL = "timm:tf_efficientnet_lite0"
 """The network of a gallery that names none: small, free to use (Apache-2.0); measured in docs/own-pictures.md."""
 POOLINGS: dict[str, Pooling] = {"tf_efficientnet_lite0": "gem"}
-"""Poolings that were measured to be better than a network's own."""
+"""Poolings other than a network's own; docs/own-pictures.md says where this one is better and where not."""
 ACCEPTED = (
     "timm:NAME, a run's folder, a folder of save_pretrained, hub:USER/NAME, an .onnx file, a gallery, or "
     "module:package.function"
