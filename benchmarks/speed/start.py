@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CALLS = 5
+CALLS = 4
 CONFIG = """method: pretrained
-data: {source: "folder:photos", size: 224}
+data: {source: "folder:photos", size: 224, validation: 0.4}
 model: {backbone: tf_efficientnet_lite0, weights: efficientnet_lite0.safetensors, pooling: gem, dim: 16}
 features: {head: half-whitened}
 """
@@ -96,6 +96,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="The folder src of another version.")
     options = parser.parse_args()
     now = measured(ROOT / "src", before=False)
+    print("now", now, flush=True)
     then = measured(options.before.resolve(), before=True) if options.before else {}
     print("| CPU seconds | before | now |\n|---|---|---|")
     for name, seconds in now.items():

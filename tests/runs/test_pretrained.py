@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
+from doubtless.cli import app
 from doubtless.errors import FileError, InputError
 from doubtless.methods import DataSpec, method_class
 from doubtless.methods.configuration import load_config
@@ -196,3 +198,20 @@ def test_an_onnx_file_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(InputError, match="no ONNX file that can be run"):
         open_model(tmp_path / "broken.onnx")
+
+
+def test_the_command_saves_into_a_folder_and_refuses_the_rest(tiny_run: Path, tmp_path: Path) -> None:
+    runner = CliRunner()
+    done = runner.invoke(app, ["push", str(tiny_run), str(tmp_path / "saved"), "--json"])
+    assert json.loads(done.output)["place"] == str(tmp_path / "saved")
+    assert model_fingerprint(open_model(tmp_path / "saved").method) == model_fingerprint(
+        load(tiny_run).method
+    )
+    for arguments, sentence in [
+        ([tiny_run, tmp_path / "saved"], "exists already"),
+        ([tiny_run, tmp_path / "other", "--private"], "--private is for the Hub"),
+        (["nowhere", tmp_path / "other"], "There is no model nowhere"),
+        ([tiny_run, "hub:nothing"], "named USER/NAME"),
+    ]:
+        refused = runner.invoke(app, ["push", *map(str, arguments)])
+        assert sentence in str(refused.exception)

@@ -21,6 +21,7 @@ from doubtless.cli import (
     items,
     listing,
     posterior,
+    push,
     serve,
     train,
     upkeep,
@@ -59,6 +60,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("posterior")(posterior.posterior)
 app.command("embed")(embed.embed)
 app.command("export")(export.export)
+app.command("push")(push.push)
 app.command("bench")(bench.bench)
 app.command("report")(report.report)
 app.command("methods")(listing.methods)
