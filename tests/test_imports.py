@@ -47,7 +47,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "onnxruntime",
         "onnxscript",
     }
-    of_extras |= {"pymilvus", "milvus_lite", "grpc"}
+    of_extras |= {"pymilvus", "milvus_lite", "grpc", "pillow_heif", "datasets"}
     imported: set[str] = set()
     for path in (root / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -59,16 +59,18 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
 
 
 def test_a_service_has_imported_what_its_first_picture_needs(tiny_run: Path, tmp_path: Path) -> None:
-    """So the first asker does not wait for torchvision."""
+    """No asker waits for torchvision: pictures are prepared without it."""
     code = """
-import sys, doubtless
+import sys, torch, doubtless
+from doubtless.runs.data import preparation_of
 from doubtless.server.service.service import Service
 run, folder = sys.argv[1:]
 index = doubtless.FolderIndex.create(folder, family="point", dim=8)
 model = doubtless.load(run)
 assert "torchvision" not in sys.modules
 Service(doubtless.Gallery(index, model=model)).close()
-assert "torchvision" in sys.modules
+preparation_of(model.method)(torch.zeros(3, 40, 50, dtype=torch.uint8))
+assert "torchvision" not in sys.modules
 """
     command = [sys.executable, "-c", code, str(tiny_run), str(tmp_path / "index")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

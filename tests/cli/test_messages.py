@@ -187,7 +187,7 @@ def test_ctrl_c_says_how_to_go_on(config: Path, tmp_path: Path) -> None:
     assert last.endswith("--set training.epochs=5000 --resume")
 
 
-def test_ctrl_c_before_an_epoch_leaves_nothing(
+def test_ctrl_c_before_an_epoch_is_resumed_from_the_beginning(
     config: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from doubtless.training import loop
@@ -198,8 +198,11 @@ def test_ctrl_c_before_an_epoch_leaves_nothing(
     monkeypatch.setattr(loop, "_fitted", stopped)
     code, _, err = command("train", config, "--out", tmp_path / "run")
     assert code == 130
-    assert "Stopped before the first epoch was over; nothing is kept" in err
-    assert not (tmp_path / "run").exists()
+    assert "Stopped. Go on from its beginning: doubtless train " in err
+    assert err.strip().endswith("--resume")
+    monkeypatch.undo()
+    code, _, err = command("train", config, "--out", tmp_path / "run", "--resume", "--no-evaluate")
+    assert code == 0, err
 
 
 def test_other_commands_say_it_too(

@@ -89,11 +89,10 @@ def _stoppable(folder: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         from doubtless.cli.stopping import Stopped, resumed
 
-        if any(folder.rglob("last.ckpt")):
-            raise Stopped(f"Stopped. Go on from the last whole epoch: {resumed(sys.argv[1:])}") from None
-        raise Stopped(
-            "Stopped before the first epoch was over; nothing is kept, start again with the same command."
-        ) from None
+        if not (folder / "config.yaml").is_file():
+            raise Stopped("Stopped before anything was begun; start again with the same command.") from None
+        since = "from the last whole epoch" if any(folder.rglob("last.ckpt")) else "from its beginning"
+        raise Stopped(f"Stopped. Go on {since}: {resumed(sys.argv[1:])}") from None
 
 
 def _train_and_measure(

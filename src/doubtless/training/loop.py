@@ -116,11 +116,14 @@ def train_run(
 
 @contextlib.contextmanager
 def _tidied(path: Path, *, resume: bool) -> Iterator[None]:
-    """A training that fails before its first whole epoch leaves nothing behind that would block the next."""
+    """A training that fails before its first whole epoch leaves nothing behind that would block the next.
+
+    One that is stopped stays: it is resumed.
+    """
     is_new = not resume and is_main() and not (path.exists() and (not path.is_dir() or any(path.iterdir())))
     try:
         yield
-    except BaseException:
+    except Exception:
         if is_new and not any(any(path.rglob(name)) for name in ("last.ckpt", "model.json")):
             shutil.rmtree(path, ignore_errors=True)
         raise
