@@ -292,7 +292,7 @@ def test_the_covering_set_is_shown(tmp_path: Path, command: Command) -> None:
     np.save(tmp_path / "q.npy", np.array([[1, 1, 0, 0, 0, 0], [0, 0, 3, 0, 0, 0]], np.float32))
     code, out, _ = command("ask", tmp_path / "shop", "--embedding", tmp_path / "q.npy", "--confidence", "0.8")
     assert code == 0
-    assert "It is one of these, with 80 % confidence: " in " ".join(out.split())
+    assert "it is one of these, with 80 % confidence: " in " ".join(out.split())
     table = command("ask", tmp_path / "shop", "--embedding", tmp_path / "q.npy", "--csv")[1].splitlines()
     assert table[0] == "query,decision,label,probability,none,doubt,covering_set,reason"
     assert len(table) == 3

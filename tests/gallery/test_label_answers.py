@@ -62,6 +62,10 @@ def contradiction(answer: Answer, least: float) -> str | None:
     for hit in answer.hits:
         if hit.label in chances and abs(chances[hit.label] - (hit.probability or 0)) > 1e-9:
             return f"{hit.label} has two probabilities"
+    if answer.covering_set is not None and set(answer.covering_set) < set(chances):
+        held = sum(chances[label] for label in answer.covering_set)
+        if held < 0.9 * (1 - (answer.none or 0.0)) - 1e-5:
+            return f"{answer.covering_set} with 90 % confidence, at a probability of {held}"
     return _decided_otherwise(answer, least) or _said_otherwise(answer, chances)
 
 

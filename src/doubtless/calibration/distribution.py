@@ -98,6 +98,18 @@ class Distribution:
         order = self.probability.argsort(dim=1, descending=True, stable=True)
         return Distribution(self.label.gather(1, order), self.probability.gather(1, order), self.none)
 
+    def holding(self, share: float) -> Tensor:
+        """How many labels (n,), in their order, hold a share of what is not none; all of them where fewer do not.
+
+        >>> one = Distribution(torch.tensor([[4, 2, 7]]), torch.tensor([[0.6, 0.2, 0.1]]), torch.tensor([0.1]))
+        >>> one.holding(0.6).item(), one.holding(0.7).item(), one.holding(0.99).item()
+        (1, 2, 3)
+        """
+        down_to = self.probability.cumsum(1)
+        # 1e-6: a sum of all labels may be a digit less than 1 − none
+        short = down_to < share * (1 - self.none).unsqueeze(1) - 1e-6
+        return torch.minimum(1 + short.sum(1), (self.label >= 0).sum(1))
+
     def __getitem__(self, queries: Tensor) -> Distribution:
         return Distribution(self.label[queries], self.probability[queries], self.none[queries])
 

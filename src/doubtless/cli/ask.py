@@ -84,7 +84,7 @@ def covering(names: Sequence[str], confidence: float) -> str:
     """What a covering set says.
 
     >>> covering(["leek", "garlic"], 0.9)
-    'It is one of these, with 90 % confidence: leek, garlic.'
+    'If the gallery has it, it is one of these, with 90 % confidence: leek, garlic.'
     >>> covering([], 0.9)
     'With 90 % confidence it is none of the gallery.'
     """
@@ -92,7 +92,9 @@ def covering(names: Sequence[str], confidence: float) -> str:
         return f"With {100 * confidence:.0f} % confidence it is none of the gallery."
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(names[:SHOWN])
-    return f"It is one of these, with {100 * confidence:.0f} % confidence: {shown}{more}."
+    return (
+        f"If the gallery has it, it is one of these, with {100 * confidence:.0f} % confidence: {shown}{more}."
+    )
 
 
 SHOWN = 8

@@ -216,6 +216,8 @@ class Judge:
         sizes = None
         if calibrated.covering is not None:
             sizes = calibrated.covering.sizes(told.probability, confidence=confidence)
+            # Never fewer than the distribution needs: a set of one beside a probability of .7 contradicts it.
+            sizes = torch.maximum(sizes, told.holding(confidence)).masked_fill(sizes == 0, 0)
             sizes = torch.minimum(sizes, (told.label >= 0).sum(1))
         terms = self.terms(confidence)
         return Answers(
