@@ -1,7 +1,7 @@
 """CPU seconds of one call of the command line: a question, a gallery that is not there, a wrong option.
 
     git archive e2a9a4d src | tar -x -C /tmp/before        # what it is compared with
-    python benchmarks/speed/start.py --before /tmp/before/src   # that half has not been run to its end yet
+    python benchmarks/speed/start.py --before /tmp/before/src
 
 User and system time of the process and its children, the least of several calls, one thread. The gallery is of 40
 drawn photos of 8 products by EfficientNet-lite0 with weights below $DOUBTLESS_DATA, calibrated. Before, a gallery
