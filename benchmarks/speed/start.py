@@ -56,7 +56,7 @@ def prepare(source: Path, folder: Path, *, before: bool) -> str:
         call(source, folder, "create", "shop", "photos")
         return "ask"
     (folder / "config.yaml").write_text(CONFIG)
-    call(source, folder, "train", "config.yaml", "--out", "run")
+    call(source, folder, "train", "config.yaml", "--out", "run", "--no-evaluate")
     call(source, folder, "index", "create", "shop", "--model", "run", "--images", "photos")
     call(source, folder, "calibrate", "shop", "--novelty", "directions")
     return "search"
