@@ -117,7 +117,17 @@ def page(result: Record) -> str:
     )  # fmt: skip
     for name, found in result["replaced"].items():
         old, new = found["unnoticed"], found["part"]
-        lines.append(_line(name, old["divisions"], found["risk"], old["surely"], new["ece"], new["surely"]))
+        lines.append(
+            _line(
+                name,
+                old["divisions"],
+                found["withdrawn"],
+                found["risk"],
+                old["surely"],
+                new["ece"],
+                new["surely"],
+            )
+        )
     lines += _table("Alarms in galleries whose promise holds", "set", "histories", "alarms")
     lines += [_line(name, one["histories"], one["alarms"]) for name, one in result["histories"].items()]
     names = ("set", "photos", "way", "top-1", "log-loss", "oracle", "coverage", "ECE", "broken", "surely")
