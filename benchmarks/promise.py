@@ -282,7 +282,8 @@ def replaced(photos: Photos, seed: int) -> Record:
     old = came_to(told(photos, rows, other, before.fitted.model), label, len(known), before.promise)
     made, _ = fitted(photos, other, other, seed)
     new = came_to(told(photos, rows, other, made.fitted.model), label, len(known), made.promise)
-    return {"seed": seed, "unnoticed": old, "part": new, "withdrawn": True, "items": len(other)}
+    share = float((~gallery.has(other.row)).double().mean())
+    return {"seed": seed, "unnoticed": old, "part": new, "withdrawn": share > CHANGED, "items": len(other)}
 
 
 def history(photos: Photos, seed: int) -> Record:

@@ -68,7 +68,10 @@ def gathered(folder: Path) -> Record:
     for name, records in read(folder, "replaced").items():
         result["replaced"][name] = {
             way: summary([record[way] for record in records]) for way in ("unnoticed", "part")
-        } | {"risk": sum(record["unnoticed"]["risk"] or 0 for record in records) / len(records)}
+        } | {
+            "risk": sum(record["unnoticed"]["risk"] or 0 for record in records) / len(records),
+            "withdrawn": sum(record["withdrawn"] for record in records),
+        }
     for name, records in read(folder, "history").items():
         alarms = sum(record["alarm"] for record in records)
         result["histories"][name] = {"histories": len(records), "alarms": alarms}
@@ -109,13 +112,22 @@ def page(result: Record) -> str:
                     figures = [told[key] for key in FIGURES]
                     lines.append(_line(name, size, way, told["divisions"], *figures))
     lines += _table(
-        "Another gallery in its place", "set", "divisions", "R unnoticed", "surely broken unnoticed", "ECE anew",
-        "surely broken anew",
+        "Another gallery in its place", "set", "divisions", "withdrawn at the first question", "R unnoticed",
+        "surely broken unnoticed", "ECE anew", "surely broken anew",
     )  # fmt: skip
     for name, found in result["replaced"].items():
         old, new = found["unnoticed"], found["part"]
-        lines.append(_line(name, old["divisions"], found["risk"], old["surely"], new["ece"], new["surely"]))
-    lines += ["", "All are withdrawn at the first question: more than a quarter is another."]
+        lines.append(
+            _line(
+                name,
+                old["divisions"],
+                found["withdrawn"],
+                found["risk"],
+                old["surely"],
+                new["ece"],
+                new["surely"],
+            )
+        )
     lines += _table("Alarms in galleries whose promise holds", "set", "histories", "alarms")
     lines += [_line(name, one["histories"], one["alarms"]) for name, one in result["histories"].items()]
     names = ("set", "photos", "way", "top-1", "log-loss", "oracle", "coverage", "ECE", "broken", "surely")
