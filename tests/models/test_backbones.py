@@ -89,7 +89,7 @@ def test_a_backbone_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
         return nn.Conv2d(channels, 7, 3)
 
     assert Encoder("wide", channels=1, size=8).feature_dim == 7
-    with pytest.raises(InputError, match="did you mean 'wide'"):
+    with pytest.raises(InputError, match="the nearest are 'wide'"):
         Encoder("wibe", channels=1, size=8)
     with pytest.raises(InputError, match="must be a function"):
         BACKBONES.register("number", 5)  # type: ignore[arg-type]

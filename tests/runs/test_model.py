@@ -101,7 +101,7 @@ def test_options_are_written_into_the_address_or_given() -> None:
         (f"{PATH}.grey?size=8", {"channels": 1}, "imagenet is for colour images"),
         (f"{PATH}.none", {}, "has no none"),
         (f"{PATH}.PATH", {}, "must name something to call"),
-        ("timm:resnet5O", {}, "did you mean 'resnet50"),
+        ("timm:resnet5O", {}, "the nearest are 'resnet50'"),
     ],
 )
 def test_what_is_no_model_is_a_sentence(what: str, options: dict[str, Any], sentence: str) -> None:

@@ -106,10 +106,10 @@ def search_items(
 ) -> Found:
     """The nearest items of queries (n, D), none of them the query's own row (n,), nor of its `label` (n,) if given.
 
-    >>> items = Items(torch.tensor([3, 5, 6]), torch.tensor([0, 1, 0]), lambda rows: torch.eye(3)[rows - 4])
+    >>> items = Items(torch.tensor([3, 4, 5]), torch.tensor([0, 1, 0]), lambda rows: torch.eye(3)[rows - 3])
     >>> near = torch.nn.functional.normalize(torch.tensor([[0.1, 0.9, 0.3]]))
-    >>> search_items(near, items, own=torch.tensor([5]), label=None, depth=2).row.tolist()
-    [[6, 3]]
+    >>> search_items(near, items, own=torch.tensor([4]), label=None, depth=2).row.tolist()
+    [[5, 3]]
     """
     row = torch.full((len(queries), depth), -1)
     score = torch.full((len(queries), depth), -torch.inf)
