@@ -110,7 +110,7 @@ def _weights_at_hand(name: str) -> AbstractContextManager[None]:
     """Refuses to wait for a hub that does not answer."""
     import timm
 
-    from doubtless.models.hub import reachable_hub
+    from doubtless.hub import reachable_hub
 
     about = timm.get_pretrained_cfg(name)
     if about is None or not about.hf_hub_id:  # from elsewhere, or none

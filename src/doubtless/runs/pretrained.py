@@ -23,11 +23,11 @@ from torch import Tensor
 from doubtless.config import Config
 from doubtless.errors import FileError, InputError
 from doubtless.files import read_json, write_bytes, write_json, write_text
+from doubtless.hub import reachable_hub
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import make_config
 from doubtless.models.backbones import PYTHON
 from doubtless.models.graph import CONSTANT, GraphNetwork, traced
-from doubtless.models.hub import reachable_hub
 from doubtless.models.networks import SMALL
 from doubtless.models.onnx import OnnxNetwork
 from doubtless.registry import HUB

@@ -95,7 +95,7 @@ def test_a_folder_of_parquet_is_a_dataset(pictures: tuple[list[bytes], list[str]
 
 
 def test_a_dataset_that_is_not_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # nobody answers there
     with pytest.raises(InputError, match="cannot be opened"):
         open_source(f"hf:{tmp_path.name}/nothing")
     with pytest.raises(InputError, match="no file or folder"):

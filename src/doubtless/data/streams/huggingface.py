@@ -16,6 +16,7 @@ from typing import Any
 from doubtless.data.streams.parquet import class_names_of, detect_columns, is_plain, record_of_row
 from doubtless.data.streams.records import Columns, ImageRecord
 from doubtless.errors import InputError, nearest
+from doubtless.hub import cached_datasets
 
 SCHEME = "hf:"
 
@@ -99,7 +100,11 @@ def _parts(place: str) -> Mapping[str, Any]:
         raise InputError(f"A data set is written {SCHEME}NAME or {SCHEME}PATH, got nothing behind the colon.")
     path = Path(place).expanduser()
     try:
-        loaded = _from_disk(datasets, path) if path.exists() else datasets.load_dataset(place)
+        if path.exists():
+            loaded = _from_disk(datasets, path)
+        else:
+            with cached_datasets():
+                loaded = datasets.load_dataset(place)
     except Exception as error:  # datasets, huggingface_hub, pyarrow and requests each raise their own
         reason = " ".join(str(error).split())[:200].rstrip(".")
         here = "" if path.exists() else f"There is no folder {place}, and as a name on the Hub it failed: "

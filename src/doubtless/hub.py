@@ -1,4 +1,4 @@
-"""Weights from a hub: asked only where it answers, so that without a network one is told so within seconds."""
+"""Weights and data sets from a hub: asked only where it answers, so that without a network one is told so soon."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reachable_hub(repository: str, file: str, *, otherwise: str) -> Iterator[Non
     """
     from huggingface_hub import constants, errors, try_to_load_from_cache
 
-    answers = _answers(constants.ENDPOINT)
+    answers = hub_answers(constants.ENDPOINT)
     kept = isinstance(try_to_load_from_cache(repository, file), str)
     if not answers and not kept:
         raise InputError(
@@ -43,7 +43,22 @@ def reachable_hub(repository: str, file: str, *, otherwise: str) -> Iterator[Non
         constants.HF_HUB_OFFLINE = before
 
 
-def _answers(endpoint: str) -> bool:
+@contextmanager
+def cached_datasets() -> Iterator[None]:
+    """Within it `datasets` looks into its cache alone where the hub does not answer, instead of asking on."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    if not hub_answers(constants.ENDPOINT):
+        config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+
+
+def hub_answers(endpoint: str) -> bool:
     """Whether a server, or the proxy that leads to it, takes a connection soon."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON"):
         return False
