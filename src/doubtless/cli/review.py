@@ -70,17 +70,14 @@ def review(
 
 def _write_pictures(found: Review, gallery: Gallery, folder: Path) -> None:
     """What was asked, a file per answer, called by its id."""
-    from io import BytesIO
-
-    from PIL import Image
-
+    from doubtless.data.images import open_image
     from doubtless.files import write_bytes
 
     for one in found:
         kind, _, id = one.id.partition(":")
         data = gallery.judgements.picture(id) if kind == "answer" else None
         if data is not None:
-            with Image.open(BytesIO(data)) as image:
+            with open_image(data) as image:
                 suffix = (image.format or "image").lower()
             write_bytes(folder / f"{id}.{suffix}", data)
 
