@@ -79,6 +79,21 @@ def test_a_header_of_a_bomb_is_refused() -> None:
             decode(bytes(data), Limits())
 
 
+@pytest.mark.parametrize(
+    "entry", [b"infe\x02\0\0\0" + b"\0\x01" + b"\0\0grid", b"infe\x03\0\0\0" + b"\0\0\0\x01" + b"\0\0grid"]
+)
+def test_avif_of_tiles_is_refused_and_heic_of_tiles_is_not(entry: bytes) -> None:
+    box = struct.pack(">I", 8 + len(entry)) + b"free" + entry
+    with pytest.raises(ImageError, match="put together of tiles"):
+        decode(written("AVIF") + box, Limits())
+    assert tuple(decode(written("HEIF") + box, Limits()).pixels.shape) == (3, 24, 32)  # as telephones make it
+
+
+def test_an_avif_lists_its_item_where_tiles_would_be_listed() -> None:
+    as_tiles = written("AVIF").replace(b"av01", b"grid")
+    assert decoder.TILED.search(as_tiles)
+
+
 def test_of_several_frames_the_first_is_taken() -> None:
     found = decode(written("AVIF", frames=3), Limits())
     assert tuple(found.pixels.shape) == (3, 24, 32)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -90,6 +91,8 @@ def decode(data: bytes, limits: Limits) -> Picture:
         ) as image:
             kind = accepted[str(image.format)]
             refuse_shape(*image.size, limits)
+            if image.format == "AVIF":
+                refuse_tiles(data)
             return Picture(image_tensor(image), kind.media_type, kind.suffixes[0])
     except ImageError:
         raise
@@ -141,6 +144,19 @@ def refuse_shape(width: int, height: int, limits: Limits) -> None:
         raise ImageError(
             f"The image has {width}×{height} pixels; one side may be {LONGEST} times the other at most."
         )
+
+
+TILED = re.compile(rb"infe(?:\x02.{5}|\x03.{7})..grid", re.DOTALL)
+"""Where an AVIF file lists an item that is put together of others."""
+
+
+def refuse_tiles(data: bytes) -> None:
+    """Refuses AVIF of many tiles: each may be larger than the header says, and all are decoded in one call.
+
+    libavif compares a frame with the header when it has decoded it, and nothing else of the process runs meanwhile.
+    """
+    if TILED.search(data):
+        raise ImageError("The image is an AVIF put together of tiles; only AVIF of one piece is accepted.")
 
 
 GRACE = 0.5
