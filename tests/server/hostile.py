@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from doubtless.data.images import uploaded_kinds
 from tests.ingest.pictures import bomb
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
+FORMATS = tuple(uploaded_kinds())
+"""By Pillow's names: what can be decoded here can be written too."""
 Request = tuple[str, str, dict[str, Any]]
 
 

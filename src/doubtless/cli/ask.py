@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doubtless.cli.create import IndexPlace
+from doubtless.cli.records import refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def ask(
     from doubtless.cli.tables import csv_text, print_json
     from doubtless.gallery import Gallery
 
-    if json and csv:
-        raise InputError("Give --json or --csv, and not both.")
+    refuse_both(json, csv)
     if bool(images) == (embedding is not None):
         raise InputError("Name images to ask about, or --embedding FILE, and not both.")
     queries: Any = list(images or [])  # pictures or an embedding: answers, not one answer

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doubtless.cli.records import records_csv, refuse_both
+
 if TYPE_CHECKING:
     from doubtless.bench import Job, Suite
     from doubtless.bench.runner import Status
@@ -47,6 +49,7 @@ def bench(
     from doubtless.bench.comparison import write_results
     from doubtless.cli.tables import comparison_csv, print_comparison, print_json, recorded_command
 
+    refuse_both(json, csv)
     if suite is None:
         _list_suites(json, csv)
         return
@@ -57,7 +60,7 @@ def bench(
             chosen = _narrowed(load_suite(suite), seeds, only)
     plan = plan_jobs(chosen, work, root=data)
     if dry_run:
-        _print_plan(plan, jobs, json)
+        _print_plan(plan, jobs, json=json, csv=csv)
         return
     failed = [status for status in run_suite(plan, parallel=jobs) if status.state == "failed"]
     if any(job.is_done for job in plan):
@@ -118,7 +121,7 @@ def _stop_if_failed(failed: list[Status], total: int) -> None:
         raise typer.Exit(1)
 
 
-def _print_plan(plan: list[Job], jobs: int, json: bool) -> None:
+def _print_plan(plan: list[Job], jobs: int, *, json: bool, csv: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -128,8 +131,11 @@ def _print_plan(plan: list[Job], jobs: int, json: bool) -> None:
     open_jobs = [job for job in plan if not job.is_done]
     seconds = estimate_seconds(open_jobs)
     total = sum(seconds[job.method] for job in open_jobs) / jobs
+    rows = [{"run": job.name, "folder": str(job.folder), "done": job.is_done} for job in plan]
+    if csv:
+        typer.echo(records_csv(rows, ("run", "folder", "done")), nl=False)
+        return
     if json:
-        rows = [{"run": job.name, "folder": str(job.folder), "done": job.is_done} for job in plan]
         print_json({"runs": rows, "open": len(open_jobs), "estimated_seconds": round(total)})
         return
     table = Table("run", "folder", "state", "about")

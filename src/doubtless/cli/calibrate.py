@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doubtless.cli.create import IndexPlace
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def calibrate(
     most: Annotated[int, typer.Option(min=20, help="Queries used at most, drawn at random.")] = 20_000,
     seed: Annotated[int, typer.Option(help="Of the draws and of the split.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Calibrate an index on its own labelled items, each searching all others, and keep the result in it.
 
@@ -79,11 +81,11 @@ def calibrate(
 
     Example: doubtless calibrate gallery --pairs checked.csv
     """
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
     from doubtless.gallery.calibration import Targets
     from doubtless.progress import bar
 
+    refuse_both(json, csv)
     if queries is not None and pairs is not None:
         raise InputError("Calibration takes --queries or --pairs, and not both.")
     if queries is not None and novelty == "features":
@@ -103,8 +105,8 @@ def calibrate(
             seed=seed,
             progress=bar,
         )
-    if json:
-        print_json(record)
+    if json or csv:
+        print_record(record, csv=csv)
     else:
         print_calibration(record, str(index))
 

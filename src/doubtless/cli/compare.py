@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 from doubtless.gallery.place import must_be_there
 
@@ -30,6 +31,7 @@ def compare(
         typer.Option(help="Share of the pairs decided alike that may be wrong; as calibrated by default."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Say whether two images show the same, or that it cannot be told, with the probability of it.
 
@@ -41,11 +43,11 @@ def compare(
     """
     from dataclasses import asdict
 
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
     from doubtless.gallery.calibration import compare_by_run
     from doubtless.progress import bar
 
+    refuse_both(json, csv)
     if model is None and index is None:
         raise InputError("Comparing needs --index INDEX or --model RUN: something must embed the images.")
     if index is None:
@@ -59,8 +61,8 @@ def compare(
                     "labels)."
                 )
             result = gallery.compare(first, second, prior=prior, target_error=target_error)
-    if json:
-        print_json({"first": str(first), "second": str(second), **asdict(result)})
+    if json or csv:
+        print_record({"first": str(first), "second": str(second), **asdict(result)}, csv=csv)
         return
     typer.echo(
         f"{result.decision}: probability {result.probability:.3f} of being the same (prior {prior:g}), cosine "

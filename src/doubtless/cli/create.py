@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 from doubtless.gallery.place import must_be_there
 
@@ -93,6 +94,7 @@ def create(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Make a gallery of images, of vectors or of a FAISS index, calibrate it, and say what it can promise.
 
@@ -108,6 +110,7 @@ def create(
 
     Example: doubtless create gallery --faiss my.index --labels labels.csv
     """
+    refuse_both(json, csv)
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings, faiss=faiss)
     _refuse_strays(embeddings, variance, family)
@@ -140,11 +143,11 @@ def create(
     with gallery:
         assert gallery.filled is not None
         notes = [] if vectors is None else vectors.notes
-        if not json:
-            report(gallery.filled, "created", notes, json)
+        if not json and not csv:
+            report(gallery.filled, "created", notes)
         record, promise = calibrated(gallery, place, queries=queries) if calibrate else (None, [])
-    if json:
-        report(gallery.filled, "created", notes, json, calibration=record, promise=promise)
+    if json or csv:
+        print_record({**_done(gallery.filled, notes), "calibration": record, "promise": promise}, csv=csv)
         return
     for sentence in promise:
         typer.echo(f"• {sentence}")
@@ -172,6 +175,7 @@ def add(
     label_column: LabelColumn = None,
     id_column: IdColumn = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Add images or vectors; what is added is durable shard by shard. A killed one goes on with --existing skip.
 
@@ -181,6 +185,7 @@ def add(
 
     Example: doubtless add gallery --embeddings more.npy --labels more.csv --existing update
     """
+    refuse_both(json, csv)
     images = [*(pictures or []), *(images or [])] or None
     _one_of(images=images, embeddings=embeddings)
     _refuse_strays(embeddings, variance, family)
@@ -193,7 +198,10 @@ def add(
     with Gallery.open(place, model=model, writable=True) as gallery, BulkProgress() as meter:
         reading = _reading(image_column, label_column, id_column, batch_size, workers, meter, labels, label)
         filled = gallery.add(images, embedding=vectors, existing=existing, reading=reading)
-    report(filled, "added", [], json)
+    if json or csv:
+        print_record(_done(filled, []), csv=csv)
+    else:
+        report(filled, "added", [])
 
 
 def _vectors(
@@ -239,22 +247,23 @@ def _refuse_strays(embeddings: Path | None, variance: Path | None, family: str |
         raise InputError("--variance and --family go with --embeddings vectors.npy.")
 
 
-def report(filled: Filled, what: str, notes: list[str], json: bool, **more: object) -> None:
-    """Says what was put into an index, and where the list of bad images lies; `more` is for JSON."""
-    from doubtless.cli.tables import print_json
+def _done(filled: Filled, notes: list[str]) -> dict[str, Any]:
+    """What was put into an index, and where the list of bad images lies, as a record."""
     from doubtless.gallery.content import bad_list
 
     bad = None if (listed := bad_list(filled)) is None else str(listed)
-    notes = [*notes, *filled.notes]
-    if json:
-        counts = {"items": filled.items, "skipped": filled.skipped, "bad": len(filled.bad)}
-        print_json({"index": str(filled.path), **counts, "bad_list": bad, "notes": notes, **more})
-        return
-    for note in notes:
+    counts = {"items": filled.items, "skipped": filled.skipped, "bad": len(filled.bad)}
+    return {"index": str(filled.path), **counts, "bad_list": bad, "notes": [*notes, *filled.notes]}
+
+
+def report(filled: Filled, what: str, notes: list[str]) -> None:
+    """Says the same in words."""
+    done = _done(filled, notes)
+    for note in done["notes"]:
         typer.echo(f"• {note}")
     skipped = f", {filled.skipped:,} were there already" if filled.skipped else ""
     typer.echo(f"{filled.items:,} items {what}{skipped}: {filled.path}")
-    if bad:
-        typer.echo(f"{len(filled.bad):,} files skipped, listed in {bad}:")
+    if done["bad_list"]:
+        typer.echo(f"{len(filled.bad):,} files skipped, listed in {done['bad_list']}:")
         for image in filled.bad[:SHOWN]:
             typer.echo(f"  {image.id}: {image.reason}")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doubtless.cli.records import records_csv, refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -194,6 +195,7 @@ def demo(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0: any that is free.")] = 8000,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print answers and metrics as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the five answers as CSV.")] = False,
 ) -> None:
     """Train on shipped pictures of garments, ask about five, write the report; a minute or two on two cores.
 
@@ -207,9 +209,10 @@ def demo(
     from doubtless.progress import spinner
     from doubtless.runs import Run
 
+    refuse_both(json, csv)
     if serve:
-        if json:
-            raise InputError("--json prints metrics and ends; --serve goes on. Give one of the two.")
+        if json or csv:
+            raise InputError("--json and --csv print and end; --serve goes on. Give one of the two.")
         from doubtless.cli.serve import refuse_without_extra
 
         refuse_without_extra(page=True)  # before the training, not after it
@@ -220,8 +223,11 @@ def demo(
     with spinner("indexing and calibrating the test images"):
         gallery = make_gallery(run)
         asked = ask_about(run, gallery)
+    answers = [one.to_json() for one in five_of(asked)]
+    if csv:
+        typer.echo(records_csv(answers), nl=False)
+        return
     if json:
-        answers = [one.to_json() for one in five_of(asked)]
         print_json({"run": str(run.path), "answers": answers, **measured.to_json()})
         return
     _print(run, gallery, asked, measured)

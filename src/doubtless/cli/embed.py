@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doubtless.cli.records import AsCsv, print_record, refuse_both
+
 if TYPE_CHECKING:
     from doubtless.ingest.bulk import Embedded
     from doubtless.ingest.shards import ShardFormat
@@ -52,6 +54,7 @@ def embed(
     ray_workers: Annotated[int | None, typer.Option(min=1, help="Ray: at most so many workers.")] = None,
     ray_cpus: RayCpus = None,
     json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Embed all images of some sources. Killed, the same command continues; bad images are listed in bad.csv.
 
@@ -71,6 +74,7 @@ def embed(
     from doubtless.ingest.progress import BulkProgress
     from doubtless.runs.names import open_model
 
+    refuse_both(json, csv)
     options: dict[str, Any] = {
         "columns": Columns(image=image_column, label=label_column, id=id_column),
         "shard_size": shard_size,
@@ -86,17 +90,16 @@ def embed(
 
             there = RayOptions(ray, workers=ray_workers, cpus=ray_cpus, decoders=workers)
             done = embed_with_ray(model, sources, out, options=there, format=kind, meter=meter, **options)
-    _report(done, json=json)
+    _report(done, json=json, csv=csv)
 
 
-def _report(done: Embedded, *, json: bool) -> None:
+def _report(done: Embedded, *, json: bool, csv: bool) -> None:
     from dataclasses import asdict
 
-    from doubtless.cli.tables import print_json
     from doubtless.ingest.shards import BAD
 
-    if json:
-        print_json(asdict(done) | {"folder": str(done.folder)})
+    if json or csv:
+        print_record(asdict(done) | {"folder": str(done.folder)}, csv=csv)
         return
     typer.echo(
         f"{done.items:,} images embedded in {done.shards:,} shards{_already(done.found_shards)}: {done.folder}"

@@ -70,11 +70,11 @@ def evaluate(
     from doubtless.cores import limit_threads
 
     limit_threads()  # before torch is loaded
+    from doubtless.cli.records import refuse_both
     from doubtless.cli.tables import evaluation_csv, print_evaluation, print_json
     from doubtless.errors import InputError
 
-    if json and csv:
-        raise InputError("Give --json or --csv, and not both.")
+    refuse_both(json, csv)
     if (run is None) == (embeddings is None):
         raise InputError("Name either a run folder or --embeddings FILE, and not both.")
     changes = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": open_set}
@@ -176,6 +176,7 @@ def _measure_files(
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder made by `doubtless train`.")],
     json: Annotated[bool, typer.Option("--json", help="Print the path and the metrics as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print measures and intervals as CSV.")] = False,
 ) -> None:
     """Measure a run again on its own test part and write its report anew.
 
@@ -184,15 +185,19 @@ def report(
     from doubtless.cores import limit_threads
 
     limit_threads()  # before torch is loaded
-    from doubtless.cli.tables import print_json, recorded_command
+    from doubtless.cli.records import refuse_both
+    from doubtless.cli.tables import evaluation_csv, print_json, recorded_command
     from doubtless.progress import bar
     from doubtless.runs import Run
     from doubtless.runs.evaluation import RunEvaluation
 
+    refuse_both(json, csv)
     work = RunEvaluation(Run.open(run), progress=bar)
     evaluation = work.measure(command=recorded_command())
     path = work.folder / "report.html"
     if json:
         print_json({"report": str(path), **evaluation.to_json()})
+    elif csv:
+        typer.echo(evaluation_csv(evaluation), nl=False)
     else:
         typer.echo(f"report: {path}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from doubtless.cli.records import AsCsv, print_record, refuse_both
+
 
 def export(
     run: Annotated[Path, typer.Argument(help="Finished run whose model is exported.")],
@@ -15,6 +17,7 @@ def export(
         str, typer.Option("--input", help="What an image is: uint8 (0 to 255) or float32 (0 to 1).")
     ] = "uint8",
     json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Write a run's model as one ONNX file: images in, direction and uncertainty out, any number at a time.
 
@@ -27,15 +30,15 @@ def export(
     from typing import cast
 
     import doubtless
-    from doubtless.cli.tables import print_json
     from doubtless.export import InputType, export_onnx
     from doubtless.progress import spinner
 
+    refuse_both(json, csv)
     model = doubtless.load(run)
     with spinner("exporting"):
         done = export_onnx(model, out, input_type=cast(InputType, input_type))
-    if json:
-        print_json(asdict(done) | {"path": str(done.path)})
+    if json or csv:
+        print_record(asdict(done) | {"path": str(done.path)}, csv=csv)
         return
     shape = "×".join(map(str, done.inputs))
     typer.echo(

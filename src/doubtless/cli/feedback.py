@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doubtless.cli.records import AsCsv, records_csv, refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.gallery import Feedback
+
+CSV_COLUMNS = ("number", "time", "verdict", "label", "truth", "who")
 
 
 def feedback(
@@ -38,6 +41,7 @@ def feedback(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Keep what someone says of answers beside the gallery; an entry that was acknowledged is on the disk.
 
@@ -52,6 +56,7 @@ def feedback(
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     said = [word for word, given in (("right", right), ("wrong", wrong)) if given]
     with Gallery.open(gallery, model=model) as opened:
         if export is not None:
@@ -72,6 +77,9 @@ def feedback(
             ]
     if json:
         print_json([entry.to_json() for entry in entries])
+        return
+    if csv:
+        typer.echo(records_csv([entry.to_json() for entry in entries], CSV_COLUMNS), nl=False)
         return
     for entry in entries:
         typer.echo(told_of(entry))

@@ -9,6 +9,7 @@ import typer
 
 from doubtless.cli.ask import conditions
 from doubtless.cli.create import AsJson, IndexPlace
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,23 +75,24 @@ def show(
     id: Annotated[str, typer.Argument(metavar="ID", help="The item.")],
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Neighbours that are shown.")] = 5,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Show one item: its label, its metadata, its neighbours, and what the gallery would say of it.
 
     Example: doubtless show shop garlic/0001.jpg
     """
     from doubtless.cli.ask import print_answer
-    from doubtless.cli.tables import print_json
     from doubtless.errors import nearest_few
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     with Gallery.open(place) as gallery:
         item = gallery.item(id)
         if item is None:
             raise InputError(f"{place} has no item {id!r}{nearest_few(id, gallery.index.ids())}")
         answer = gallery.neighbours(id, k)
-    if json:
-        print_json({**_plain(item), "among_the_others": answer.to_json()})
+    if json or csv:
+        print_record({**_plain(item), "among_the_others": answer.to_json()}, csv=csv)
         return
     facts = {"label": item.label, "image": item.path, **item.metadata}
     for name, value in facts.items():
@@ -106,6 +108,7 @@ def relabel(
     where: Where = None,
     file: FILE = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Say of items that they show something else; what was embedded stays. Calibrate again afterwards.
 
@@ -113,9 +116,9 @@ def relabel(
 
     Example: doubtless relabel shop --where label=garlick --label garlic
     """
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     if (label is None) != unlabelled:
         raise InputError("Give the label with --label, or take it away with --no-label.")
     condition = conditions(where or [])
@@ -125,8 +128,8 @@ def relabel(
     with Gallery.open(place, writable=True) as gallery:
         names = wanted or [item.id for item in gallery.walk(condition)]
         gallery.relabel(names, label)
-    if json:
-        print_json({"index": str(place), "relabelled": len(names), "label": label})
+    if json or csv:
+        print_record({"index": str(place), "relabelled": len(names), "label": label}, csv=csv)
         return
     typer.echo(
         f"{len(names):,} items have {'no label' if label is None else f'the label {label!r}'}: {place}"

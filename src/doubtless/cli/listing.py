@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from doubtless.errors import InputError
+from doubtless.cli.records import print_record, refuse_both
 
 if TYPE_CHECKING:
     from doubtless.data.check import SourceCheck
@@ -35,8 +35,7 @@ def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool, *,
 
     from doubtless.cli.tables import csv_text, print_json
 
-    if json and csv:
-        raise InputError("Give --json or --csv, and not both.")
+    refuse_both(json, csv)
     if json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
         return
@@ -85,6 +84,7 @@ def check(
     ] = None,
     decode: Annotated[bool, typer.Option(help="Read every image to its end.")] = False,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Say what a source holds, what its standard split should hold, and what is missing.
 
@@ -94,13 +94,13 @@ def check(
 
     Example: doubtless sources check msls:msls --data /data --decode
     """
-    from doubtless.cli.tables import print_json
     from doubtless.data.check import check_source
     from doubtless.progress import bar
 
+    refuse_both(json, csv)
     found = check_source(source, root=data, decode=decode, progress=bar)
-    if json:
-        print_json(asdict(found))
+    if json or csv:
+        print_record(asdict(found), csv=csv)
     else:
         _print(found)
     if found.problems:

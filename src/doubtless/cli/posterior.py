@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def posterior(
     ] = [],  # noqa: B006
     evaluate: Annotated[bool, typer.Option(help="Measure the new run and write its report.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Make a trained encoder probabilistic: curvature in one pass, scale and prior by validation images.
 
@@ -52,19 +54,24 @@ def posterior(
 
     Example: doubtless posterior runs/first --set laplace.covariance=kronecker
     """
+    refuse_both(json, csv)
     if (run is None) == (features is None):
         raise InputError("Name either a run, or --features with --labels.")
     if run is not None:
         if labels or head or dim:
             raise InputError("--labels, --head and --dim go with --features; a run has its own.")
-        _of_run(run, out or run.with_name(f"{run.name}-posterior"), set_, evaluate, json)
+        _of_run(run, out or run.with_name(f"{run.name}-posterior"), set_, evaluate, json=json, csv=csv)
         return
     if labels is None or out is None or features is None:
         raise InputError("--features needs --labels, one whole number each, and --out, a .safetensors file.")
-    _of_features(features, labels, out, head=head, dim=dim, share=validation, overrides=set_, json=json)
+    found = _of_features(features, labels, out, head=head, dim=dim, share=validation, overrides=set_)
+    if json or csv:
+        print_record(found, csv=csv)
+    else:
+        _print_found(found)
 
 
-def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bool) -> None:
+def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, *, json: bool, csv: bool) -> None:
     """A run of its own that starts from another one's weights."""
     from doubtless.cli.tables import print_evaluation, print_json, recorded_command
     from doubtless.files import read_json
@@ -80,6 +87,10 @@ def _of_run(run: Path, out: Path, overrides: list[str], evaluate: bool, json: bo
     found = RunEvaluation(made, progress=bar).measure(command=recorded_command()) if evaluate else None
     if json:
         print_json({"run": str(made.path), "record": record, **(found.to_json() if found else {})})
+        return
+    if csv:
+        values = {name: one.value for name, one in found.measures.items()} if found else {}
+        print_record({"run": str(made.path), "record": record, "measures": values}, csv=True)
         return
     if found is not None:
         print_evaluation(found, f"{METHOD} on {made.config.data.source}")
@@ -108,12 +119,10 @@ def _of_features(
     dim: int | None,
     share: float,
     overrides: list[str],
-    json: bool,
-) -> None:
-    """A posterior in a file of its own, from arrays alone."""
+) -> dict[str, Any]:
+    """Writes a posterior into a file of its own, from arrays alone; what was found."""
     from safetensors.torch import save
 
-    from doubtless.cli.tables import print_json
     from doubtless.evaluation import EvaluationOptions, evaluate
     from doubtless.files import write_bytes
 
@@ -128,14 +137,15 @@ def _of_features(
     options = EvaluationOptions(bootstrap=0, clusters=False)
     found = evaluate(tuned.predict(values[held_out]), classes[held_out], options=options)
     measures = {name: found[name] for name in SHOWN if name in found.measures}
-    if json:
-        print_json({"posterior": str(out), "record": record, "validation": measures})
-        return
-    typer.echo(_chosen(record))
-    typer.echo(f"on the {len(held_out):,} images that chose them, each searched among the others:")
-    for name, value in measures.items():
+    return {"posterior": str(out), "record": record, "held_out": len(held_out), "validation": measures}
+
+
+def _print_found(found: dict[str, Any]) -> None:
+    typer.echo(_chosen(found["record"]))
+    typer.echo(f"on the {found['held_out']:,} images that chose them, each searched among the others:")
+    for name, value in found["validation"].items():
         typer.echo(f"  {name:<12} {value:.4f}")
-    typer.echo(f"posterior: {out}")
+    typer.echo(f"posterior: {found['posterior']}")
 
 
 def _fit(

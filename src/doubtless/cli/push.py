@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 from doubtless.registry import HUB
 
@@ -19,6 +20,7 @@ def push(
     weights: Annotated[Path | None, typer.Option(help="Weights of timm:NAME, a safetensors file.")] = None,
     private: Annotated[bool, typer.Option("--private", help="On the Hub: for you alone.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print where it is as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Save a model as safetensors and JSON, here or on the Hugging Face Hub (HF_TOKEN, or `hf auth login`).
 
@@ -28,12 +30,12 @@ def push(
 
     Example: doubtless push shop hub:USER/NAME --private
     """
+    refuse_both(json, csv)
     if not place.startswith(HUB):
         if private:
             raise InputError("--private is for the Hub; a folder is as private as its place.")
         if Path(place).exists() and (not Path(place).is_dir() or any(Path(place).iterdir())):
             raise InputError(f"{place} exists already; name another folder.")
-    from doubtless.cli.tables import print_json
     from doubtless.runs.names import open_model
 
     opened = open_model(model, weights=weights)
@@ -41,7 +43,7 @@ def push(
         where = opened.push_to_hub(place.removeprefix(HUB), private=private)
     else:
         where = str(opened.save_pretrained(place))
-    if json:
-        print_json({"model": model, "place": where})
+    if json or csv:
+        print_record({"model": model, "place": where}, csv=csv)
         return
     typer.echo(f"Saved: {where}")

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from doubtless.cli.create import IndexPlace
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 
 
 def recalibrate(
     index: IndexPlace,
     seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Calibrate an index again after items came and went: only what changed is searched.
 
@@ -22,13 +24,13 @@ def recalibrate(
     Example: doubtless recalibrate gallery
     """
     from doubtless.cli.calibrate import print_calibration
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     with Gallery.open(index, writable=True) as gallery:
         record = gallery.recalibrate(seed=seed)
-    if json:
-        print_json(record)
+    if json or csv:
+        print_record(record, csv=csv)
         return
     done = record["recalibrated"]
     typer.echo(

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doubtless.cli.records import AsCsv, records_csv, refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.gallery import Gallery
     from doubtless.gallery.review import Review
+
+CSV_COLUMNS = ("id", "kind", "tells", "question", "label", "options", "other")
 
 
 def review(
@@ -32,6 +35,7 @@ def review(
     ] = None,
     who: Annotated[str | None, typer.Option(help="Whoever says so.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the questions as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """List what is worth a person's minute, the most telling first, or take what was said to it.
 
@@ -45,6 +49,7 @@ def review(
     from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     replies = [_parted(one) for one in answer or []]
     writes = any(id.startswith("item:") for id, _ in replies)
     with Gallery.open(gallery, writable=writes) as opened:
@@ -57,23 +62,22 @@ def review(
             _write_pictures(found, opened, pictures)
     if json:
         print_json(found.to_json())
+    elif csv:
+        typer.echo(records_csv(found.to_json()["questions"], CSV_COLUMNS), nl=False)
     else:
         print_review(found)
 
 
 def _write_pictures(found: Review, gallery: Gallery, folder: Path) -> None:
     """What was asked, a file per answer, called by its id."""
-    from io import BytesIO
-
-    from PIL import Image
-
+    from doubtless.data.images import open_image
     from doubtless.files import write_bytes
 
     for one in found:
         kind, _, id = one.id.partition(":")
         data = gallery.judgements.picture(id) if kind == "answer" else None
         if data is not None:
-            with Image.open(BytesIO(data)) as image:
+            with open_image(data) as image:
                 suffix = (image.format or "image").lower()
             write_bytes(folder / f"{id}.{suffix}", data)
 

@@ -6,22 +6,25 @@ from typing import Annotated
 
 import typer
 
+from doubtless.cli.records import AsCsv, print_record, refuse_both
+
 
 def status(
     gallery: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    csv: AsCsv = False,
 ) -> None:
     """Say what a gallery holds and promises and, from what people said of its answers, whether that still holds.
 
     Example: doubtless status shop
     """
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     with Gallery.open(gallery) as opened:
         found = opened.status()
-    if json:
-        print_json(found)
+    if json or csv:
+        print_record(found, csv=csv)
         return
     typer.echo(f"{gallery}: {found['items']:,} items of {found['labels']:,} labels.")
     promise = found["promise"]

@@ -29,6 +29,7 @@ def train(
     ] = False,
     evaluate: Annotated[bool, typer.Option(help="Measure the test part and write the report.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print measures and intervals as CSV.")] = False,
 ) -> None:
     """Train a method, measure it, write its report.
 
@@ -39,12 +40,14 @@ def train(
     from doubtless.cores import limit_threads
 
     chosen = limit_threads()  # before torch is loaded
-    from doubtless.cli.tables import print_evaluation, print_json
+    from doubtless.cli.records import refuse_both
+    from doubtless.cli.tables import evaluation_csv, print_evaluation, print_json
     from doubtless.distributed import is_main
     from doubtless.methods.configuration import load_config
     from doubtless.progress import describe_phases, process_age
     from doubtless.runs.timing import recorded
 
+    refuse_both(json, csv)
     checked = load_config(config, overrides=set_)
     if chosen and checked.training.accelerator == "cpu":
         _use_all_cores()
@@ -57,6 +60,9 @@ def train(
     skipped = _skipped(folder)
     if json and evaluation is not None:
         print_json({"run": str(folder), "skipped": skipped, **evaluation.to_json()})
+        return
+    if csv and evaluation is not None:
+        typer.echo(evaluation_csv(evaluation), nl=False)
         return
     if evaluation is not None:
         print_evaluation(evaluation, f"{checked.method} on {checked.data.source}")

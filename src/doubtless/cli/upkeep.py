@@ -9,6 +9,7 @@ import typer
 from doubtless.cli.ask import conditions
 from doubtless.cli.create import AsJson, IndexPlace
 from doubtless.cli.items import FILE, Where, named_items
+from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
 SHOWN = 10
@@ -21,6 +22,7 @@ def remove(
     file: FILE = None,
     where: Where = None,
     json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Take items out by their ids, all of them or, where one is not there, none; or all that are such.
 
@@ -30,35 +32,35 @@ def remove(
 
     Example: doubtless remove gallery --where label=Sneaker --where season=2019
     """
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     wanted, condition = named_items(ids, file), conditions(where or [])
     if bool(wanted) == bool(condition):
         raise InputError("Name the items to remove: by their ids, by --from FILE, or by --where key=value.")
     with Gallery.open(place, writable=True) as gallery:
         removed = gallery.remove(where=condition) if condition else gallery.remove(wanted)
         left = len(gallery)
-    if json:
-        print_json({"index": str(place), "removed": len(removed), "items": left})
+    if json or csv:
+        print_record({"index": str(place), "removed": len(removed), "items": left}, csv=csv)
         return
     typer.echo(f"{len(removed):,} items removed, {left:,} are left: {place}")
 
 
-def stats(place: IndexPlace, json: AsJson = False) -> None:
+def stats(place: IndexPlace, json: AsJson = False, csv: AsCsv = False) -> None:
     """What an index holds, how it is searched, and what its calibration is worth.
 
     Example: doubtless stats gallery --json
     """
     from doubtless.cli.calibrate import print_calibration
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     with Gallery.open(place) as gallery:
         facts, calibration = gallery.statistics(), gallery.status()["calibration"]
         counts = gallery.label_counts()
-    if json:
-        print_json({**facts, "label_counts": counts, "calibration": calibration})
+    if json or csv:
+        print_record({**facts, "label_counts": counts, "calibration": calibration}, csv=csv)
         return
     _print_facts(facts, str(place))
     if counts:
@@ -69,19 +71,19 @@ def stats(place: IndexPlace, json: AsJson = False) -> None:
         print_calibration(calibration, str(place))
 
 
-def compact(place: IndexPlace, json: AsJson = False) -> None:
+def compact(place: IndexPlace, json: AsJson = False, csv: AsCsv = False) -> None:
     """Give the space of removed and updated items back.
 
     Example: doubtless compact gallery
     """
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import Gallery
 
+    refuse_both(json, csv)
     with Gallery.open(place, writable=True) as gallery:
         before, after = gallery.compact()
         items = len(gallery)
-    if json:
-        print_json({"index": place, "items": items, "bytes_before": before, "bytes": after})
+    if json or csv:
+        print_record({"index": place, "items": items, "bytes_before": before, "bytes": after}, csv=csv)
         return
     sizes = "" if after is None else f", {before:,} bytes before, {after:,} now"
     typer.echo(f"{items:,} items{sizes}: {place}")
@@ -108,7 +110,8 @@ def migrate(
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what a migration to B that was stopped has copied.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")] = False,
+    json: AsJson = False,
+    csv: AsCsv = False,
 ) -> None:
     """Copy an index with its calibration, from one backend to another; stopped, the same command goes on.
 
@@ -120,14 +123,14 @@ def migrate(
     """
     from dataclasses import asdict
 
-    from doubtless.cli.tables import print_json
     from doubtless.gallery import content
     from doubtless.progress import spinner
 
+    refuse_both(json, csv)
     with spinner(f"copying {source}"):
         done = content.migrate(source, target, restart=restart)
-    if json:
-        print_json(asdict(done))
+    if json or csv:
+        print_record(asdict(done), csv=csv)
         return
     before = done.items - done.copied
     resumed = f" ({before:,} were there already)" if before else ""

@@ -8,16 +8,43 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
-HEIC_SUFFIXES = {".heic", ".heif"}
-SUFFIXES = {
-    ".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".avif", *HEIC_SUFFIXES,
-}  # fmt: skip
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of image file.
+
+    name       what people call it
+    suffixes   ends of its files' names, the usual one first
+    uploaded   whether it is taken from strangers too: TIFF is not, for its decoder reads whole files at once, in
+               too many dialects, nor PPM, which nobody sends
+    """
+
+    name: str
+    media_type: str
+    suffixes: tuple[str, ...]
+    uploaded: bool = True
+
+
+KINDS = {
+    "JPEG": Kind("JPEG", "image/jpeg", (".jpg", ".jpeg")),
+    "PNG": Kind("PNG", "image/png", (".png",)),
+    "WEBP": Kind("WebP", "image/webp", (".webp",)),
+    "BMP": Kind("BMP", "image/bmp", (".bmp",)),
+    "GIF": Kind("GIF", "image/gif", (".gif",)),
+    "AVIF": Kind("AVIF", "image/avif", (".avif",)),
+    "HEIF": Kind("HEIC", "image/heic", (".heic", ".heif")),
+    "TIFF": Kind("TIFF", "image/tiff", (".tif", ".tiff"), uploaded=False),
+    "PPM": Kind("PPM", "image/x-portable-anymap", (".ppm", ".pgm"), uploaded=False),
+}
+"""Pillow's name of a format → what is known of it: all that is read, where Pillow or an extra can."""
+SUFFIXES = {suffix for kind in KINDS.values() for suffix in kind.suffixes}
 NOTES = {
     "", ".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".xml", ".yaml", ".yml", ".html", ".htm", ".log", ".ini",
     ".toml", ".db", ".npy", ".npz", ".safetensors", ".arrow", ".py", ".pdf", ".cls", ".lock",
@@ -39,6 +66,27 @@ def is_image(name: str) -> bool:
     (True, False)
     """
     return Path(name).suffix.lower() in SUFFIXES
+
+
+@cache
+def uploaded_kinds() -> dict[str, Kind]:
+    """Of `KINDS` those that are taken from strangers and can be decoded here: AVIF by Pillow, HEIC by its extra.
+
+    >>> [kind.media_type for kind in uploaded_kinds().values()][:2]
+    ['image/jpeg', 'image/png']
+    """
+    missing = {"AVIF"} if not features.check("avif") else set()
+    missing |= set() if _knows_heic() else {"HEIF"}
+    return {name: kind for name, kind in KINDS.items() if kind.uploaded and name not in missing}
+
+
+def is_heic(first: bytes) -> bool:
+    """Whether a file is HEIC, by its first twelve bytes or more.
+
+    >>> is_heic(b"\\0\\0\\0\\x1cftypheic"), is_heic(b"\\x89PNG")
+    (True, False)
+    """
+    return first[4:8] == b"ftyp" and first[8:12] in HEIC_BRANDS
 
 
 def unread_kind(name: str) -> str | None:
@@ -119,7 +167,7 @@ def _first_bytes(file: str | Path | IO[bytes]) -> bytes:
 
 def _prepare_for(first: bytes) -> None:
     """Has Pillow learn HEIC where a file is one."""
-    if first[4:8] == b"ftyp" and first[8:12] in HEIC_BRANDS and not _knows_heic():
+    if is_heic(first) and not _knows_heic():
         raise ValueError("it is HEIC; reading it needs pillow-heif: pip install 'doubtless[heic]'")
 
 

@@ -38,7 +38,7 @@ class Problem(BaseModel):
                     "type": "about:blank",
                     "title": "Unsupported Media Type",
                     "status": 415,
-                    "detail": "This is no image of an accepted type: JPEG, PNG, WEBP, BMP, GIF.",
+                    "detail": "This is no image of an accepted type: JPEG, PNG, WebP, BMP, GIF, AVIF.",
                 }
             ]
         }

@@ -12,12 +12,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from torch import Tensor
 
+from doubtless.data.images import uploaded_kinds
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer
 from doubtless.server.http import bodies, problems, schemas
 from doubtless.server.http.bodies import FORM, JSON
-from doubtless.server.service.decoder import MEDIA_TYPES, Picture
+from doubtless.server.service.decoder import Picture
 from doubtless.server.service.queue import Query
 from doubtless.server.service.service import Service, answer_of
 
@@ -28,7 +29,7 @@ BINARY = {"schema": {"type": "string", "format": "binary"}}
 SHOWN: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The image, as it was stored.",
-        "content": dict.fromkeys(MEDIA_TYPES.values(), BINARY),
+        "content": {kind.media_type: BINARY for kind in uploaded_kinds().values()},
     }
 }
 ItemId = Annotated[str, Path(description="Id of an item.", examples=["shoe-17"], max_length=500)]

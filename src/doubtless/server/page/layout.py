@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from doubtless.data.images import uploaded_kinds
 from doubtless.errors import DoubtlessError
 from doubtless.report.page import text
 from doubtless.server.page.answer_view import error_view, waiting_view
@@ -247,10 +248,13 @@ def _picker(examples: Sequence[Example]) -> str:
         f'<img src="{text(address)}" alt=""></button></li>'
         for name, address in examples
     )
+    kinds = uploaded_kinds().values()
+    *names, last = (kind.name for kind in kinds)
+    accepted = ",".join(end for kind in kinds for end in (kind.media_type, *kind.suffixes))
     shown = f'<div class="examples"><p>Or try one of these</p><ul>{buttons}</ul></div>' if buttons else ""
     return (
         '<div class="picker"><label class="drop"><strong>Drop, paste or choose a picture</strong>'
-        "<span>JPEG, PNG, WebP, BMP or GIF. It stays on this server.</span>"
-        '<input type="file" accept="image/jpeg,image/png,image/webp,image/bmp,image/gif" '
+        f"<span>{', '.join(names)} or {last}. It stays on this server.</span>"
+        f'<input type="file" accept="{accepted}" '
         f'aria-label="Choose a picture"></label>{shown}</div>'
     )

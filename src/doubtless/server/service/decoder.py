@@ -1,8 +1,7 @@
 """Images from outside, decoded within limits of bytes, pixels and time.
 
 What they are is read from their first bytes, how large from their header, both before anything is decoded. Accepted
-are JPEG, PNG, WebP, BMP and GIF (its first frame). TIFF is not: its decoder reads whole files at once, in too many
-dialects.
+is what `doubtless.data.images` takes from strangers; of several frames, the first.
 
 A thread of `Decoder` cannot be stopped from outside. One that is over its time is given up: its request is told,
 another thread takes its place, and it ends by itself at the next block it reads.
@@ -13,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from doubtless.data import image_tensor
-from doubtless.data.images import MAX_PIXELS
+from doubtless.data.images import MAX_PIXELS, is_heic, uploaded_kinds
 from doubtless.errors import InputError
 from doubtless.server.service.errors import (
     ImageError,
@@ -32,15 +32,6 @@ from doubtless.server.service.errors import (
     UnsupportedImageError,
 )
 
-MEDIA_TYPES = {
-    "JPEG": "image/jpeg",
-    "PNG": "image/png",
-    "WEBP": "image/webp",
-    "BMP": "image/bmp",
-    "GIF": "image/gif",
-}
-"""Pillow's name of a format → its media type: all that is accepted."""
-SUFFIXES = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "BMP": ".bmp", "GIF": ".gif"}
 LONGEST = 100
 """How many times its shorter side an image may be long: made square, a line of pixels would become a large one."""
 
@@ -93,19 +84,20 @@ def decode(data: bytes, limits: Limits) -> Picture:
     if len(data) > limits.upload:
         raise LargeImageError(f"The image has {len(data):,} bytes; at most {limits.upload:,} are accepted.")
     late = ImageError(f"The image took longer than {limits.seconds:g} s to decode.")
+    accepted = uploaded_kinds()
     try:
         with Image.open(
-            DeadlineReader(data, time.monotonic() + limits.seconds), formats=tuple(MEDIA_TYPES)
+            DeadlineReader(data, time.monotonic() + limits.seconds), formats=tuple(accepted)
         ) as image:
-            kind = str(image.format)
+            kind = accepted[str(image.format)]
             refuse_shape(*image.size, limits)
-            return Picture(image_tensor(image), MEDIA_TYPES[kind], SUFFIXES[kind])
+            if image.format == "AVIF":
+                refuse_tiles(data)
+            return Picture(image_tensor(image), kind.media_type, kind.suffixes[0])
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise UnsupportedImageError(
-            f"This is no image of an accepted type: {', '.join(MEDIA_TYPES)}."
-        ) from None
+        raise _unsupported(data) from None
     except Image.DecompressionBombError:
         raise LargeImageError(
             f"The image has more than the {limits.pixels:,} pixels that are accepted."
@@ -116,11 +108,28 @@ def decode(data: bytes, limits: Limits) -> Picture:
         raise ImageError("The image is damaged and cannot be decoded.") from error
 
 
+def accepted_names() -> list[str]:
+    """What people call the kinds that are accepted.
+
+    >>> accepted_names()[:3]
+    ['JPEG', 'PNG', 'WebP']
+    """
+    return [kind.name for kind in uploaded_kinds().values()]
+
+
+def _unsupported(data: bytes) -> UnsupportedImageError:
+    if is_heic(data) and "HEIF" not in uploaded_kinds():
+        return UnsupportedImageError(
+            "The image is HEIC, which this server cannot read: it lacks the extra heic. Send it as JPEG."
+        )
+    return UnsupportedImageError(f"This is no image of an accepted type: {', '.join(accepted_names())}.")
+
+
 def sniffed(data: bytes) -> str | None:
     """The media type that the first bytes say, where it is an accepted one."""
     try:
-        with Image.open(io.BytesIO(data), formats=tuple(MEDIA_TYPES)) as image:
-            return MEDIA_TYPES[str(image.format)]
+        with Image.open(io.BytesIO(data), formats=tuple(uploaded_kinds())) as image:
+            return uploaded_kinds()[str(image.format)].media_type
     except Exception:  # whatever Pillow says: nothing to show
         return None
 
@@ -135,6 +144,19 @@ def refuse_shape(width: int, height: int, limits: Limits) -> None:
         raise ImageError(
             f"The image has {width}×{height} pixels; one side may be {LONGEST} times the other at most."
         )
+
+
+TILED = re.compile(rb"infe(?:\x02.{5}|\x03.{7})..grid", re.DOTALL)
+"""Where an AVIF file lists an item that is put together of others."""
+
+
+def refuse_tiles(data: bytes) -> None:
+    """Refuses AVIF of many tiles: each may be larger than the header says, and all are decoded in one call.
+
+    libavif compares a frame with the header when it has decoded it, and nothing else of the process runs meanwhile.
+    """
+    if TILED.search(data):
+        raise ImageError("The image is an AVIF put together of tiles; only AVIF of one piece is accepted.")
 
 
 GRACE = 0.5
