@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -56,6 +57,19 @@ def test_nothing_is_made_before_anything_is_said(store: FeedbackStore) -> None:
     assert not store.path.parent.exists()
     with pytest.raises(InputError, match="no answer 'a1' that was kept"):
         store.say("a1", "right")
+
+
+def test_a_file_whose_first_writer_has_not_ended_holds_nothing(store: FeedbackStore) -> None:
+    store.path.parent.mkdir(parents=True, exist_ok=True)
+    writer = sqlite3.connect(store.path, isolation_level=None)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("CREATE TABLE answer (number INTEGER)")
+    try:
+        assert store.entries() == []
+        assert store.find("anything") is None
+    finally:
+        writer.close()
 
 
 def test_exports_hold_what_was_said_and_what_was_shown(store: FeedbackStore, tmp_path: Path) -> None:

@@ -262,14 +262,25 @@ class FeedbackStore:
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """What is there at one moment; nothing where there is no file."""
-        with self._translated():
-            place = f"{self.path.absolute().as_uri()}?mode=rw" if self.exists else ":memory:"
+        with self._translated(), contextlib.closing(self._readable()) as connection:
+            connection.execute("BEGIN")
+            yield connection
+
+    def _readable(self) -> sqlite3.Connection:
+        """The file or, where its first writer has not committed yet, empty tables."""
+        if self.exists:
+            place = f"{self.path.absolute().as_uri()}?mode=rw"
             connection = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, uri=True)
-            with contextlib.closing(connection):
-                if not self.exists:
-                    connection.executescript(TABLES)
-                connection.execute("BEGIN")
-                yield connection
+            try:
+                if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
+                    return connection
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.executescript(TABLES)
+        return connection
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
