@@ -16,19 +16,20 @@ is as sure as its nearest item is near. *Distribution*: as its most probable lab
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from divisions import Photos, Record, arguments, divide, frozen_photos, kept, write_page
 from frozen_features import frozen_features
-from open_set import Photos, divide, frozen_photos, own_searches, same_classes, searched, trained_photos
+from open_set import own_searches, same_classes, searched, trained_photos
 from open_set_measures import Asked, of_open_sets
 from open_set_page import averaged
 from pairs import published
+from pairs_page import table
 from torch import Tensor
 
 from doubtless.calibration.evidence import evidence
@@ -36,7 +37,6 @@ from doubtless.calibration.searches import fit_distribution
 from doubtless.data import open_source
 from doubtless.data.source import locate
 from doubtless.errors import InputError
-from doubtless.files import write_text
 from doubtless.metrics.verification import CELLS, PairCounts, equal_error_rate, tar_at_far
 
 FOLK = 0.6
@@ -48,7 +48,6 @@ TITLES = {
     "trained": "EfficientNet-lite0, trained",
     "dlib": "dlib's face network",
 }
-Record = dict[str, Any]
 
 
 def dlib_faces(cache: Path) -> dict[str, Tensor]:
@@ -170,14 +169,8 @@ def measured(cache: Path, divisions: int) -> dict[str, Record]:
     pairs, same = published_pairs(cache)
     results: dict[str, Record] = {}
     for name, (photos, raw) in networks(cache).items():
-        path = cache / "faces" / f"{name}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        for seed in range(len(records), divisions):
-            records.append(identified(photos, seed, raw))
-            with path.open("a") as file:
-                file.write(json.dumps(records[-1]) + "\n")
-            print(f"{name}: division {seed}", flush=True)
+        made = partial(_identified, photos, raw)
+        records = kept(cache / "faces" / f"{name}.jsonl", divisions, made)
         one, other = (photos.vectors if raw is None else raw).double()[pairs.T]
         if raw is None:
             checked = verified((one * other).sum(1), same)
@@ -186,6 +179,10 @@ def measured(cache: Path, divisions: int) -> dict[str, Record]:
             checked = verified(1 - distance, same, distance < FOLK)
         results[name] = {"divisions": len(records), **averaged(records), "pairs": checked}
     return results
+
+
+def _identified(photos: Photos, raw: Tensor | None, seeds: range) -> Iterator[Record]:
+    return (identified(photos, seed, raw) for seed in seeds)
 
 
 def page(results: dict[str, Record]) -> str:
@@ -208,9 +205,9 @@ def page(results: dict[str, Record]) -> str:
         "Made by `benchmarks/faces.py`, whose docstring says what is compared and how the crops reach dlib's "
         f"network. 1,711 test people of LFW, half of them in the gallery; means over {fewest} random divisions. "
         "DIR: known queries that are answered, and rightly.",
-        _table(cells),
+        table(cells),
         "Pairs of pairsDevTest.txt:",
-        _table(checked),
+        table(checked),
         f"**The threshold of 0.6.** Of dlib's nearest faces {folk['right']:.1%} of the known queries are answered "
         f"rightly and {folk['wrong']:.1%} wrongly, and {folk['unknown_accepted']:.1%} of the photos of people who "
         f"are not in the gallery are taken for somebody who is. On single pairs it accepts {pairs['folk_tar']:.1%} "
@@ -220,23 +217,10 @@ def page(results: dict[str, Record]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
-    whole = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "\n".join("| " + " | ".join(line) + " |" for line in whole)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=Path("features"))
-    parser.add_argument("--divisions", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = arguments(__doc__, divisions=20, results=RESULTS).parse_args()
     results = measured(options.cache, options.divisions)
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_text(options.out / "faces.json", json.dumps(results, indent=1) + "\n")
-    write_text(options.out / "README.md", page(results))
+    write_page(options.out, "faces", results, page(results))
 
 
 if __name__ == "__main__":

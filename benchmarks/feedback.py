@@ -29,18 +29,16 @@ Errors     5 % of the items get another label of the gallery, drawn at random; 3
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from divisions import DIM, FEATURES, Division, Record, arguments, divide, kept, of_test, unit
 from feedback_page import write_results
 from frozen_features import frozen_features
-from open_set import DIM, FEATURES, Division, divide
 from shifted_features import shifted_features
 from torch import Tensor
 
@@ -68,7 +66,6 @@ WRONG_LABELS, COPIES = 0.05, 0.03
 COMPLAIN, PRAISE = 0.9, 0.02
 CLEAR = 0.7
 """Of the bound: where the true share of wrong answers is at most so much, "holds" is waited for."""
-Record = dict[str, Any]
 
 
 class Photos:
@@ -76,9 +73,9 @@ class Photos:
 
     def __init__(self, name: str, cache: Path) -> None:
         found = frozen_features(FEATURES[name], cache)
-        test = found["test"] if "test" in found else found["labels"] >= int(found["labels"].max() + 1) // 2
-        self.head = half_whitened(found["features"][~test], DIM)
-        self.vectors = self._unit(found["features"][test])
+        test = of_test(found)
+        head = half_whitened(found["features"][~test], DIM)
+        self.vectors = unit(found["features"][test], head)
         self.labels = found["labels"][test]
         place = torch.full((len(test),), -1)
         place[test] = torch.arange(int(test.sum()))
@@ -86,10 +83,7 @@ class Photos:
         for shift in ("blur", "camera", "copy"):
             seen = shifted_features(shift, FEATURES[name], cache)
             rows = place[seen["row"]].tolist()
-            self.otherwise[shift] = dict(zip(rows, self._unit(seen["features"]), strict=True))
-
-    def _unit(self, features: Tensor) -> Tensor:
-        return torch.nn.functional.normalize(features @ self.head.weight.T + self.head.bias, dim=1)
+            self.otherwise[shift] = dict(zip(rows, unit(seen["features"], head), strict=True))
 
     def seen(self, rows: Tensor, shift: str | None) -> tuple[Tensor, Tensor]:
         """Vectors of the photos at rows (n,), and the rows; under a shift of those of which it was made."""
@@ -339,27 +333,17 @@ def measure(photos: Photos, seed: int) -> Record:
 
 def measured(name: str, cache: Path, divisions: int) -> list[Record]:
     """The divisions 0, 1, … of a set, those that a file already has taken from there, new ones added to it."""
-    path = cache / "feedback" / f"{name}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    photos = Photos(name, cache) if len(records) < divisions else None
-    for seed in range(len(records), divisions):
-        assert photos is not None
-        records.append(measure(photos, seed))
-        with path.open("a") as file:
-            file.write(json.dumps(records[-1]) + "\n")
-        print(f"{name}: division {seed}", flush=True)
-    return records[:divisions]
+
+    def made(seeds: range) -> Iterator[Record]:
+        photos = Photos(name, cache)
+        return (measure(photos, seed) for seed in seeds)
+
+    return kept(cache / "feedback" / f"{name}.jsonl", divisions, made)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser = arguments(__doc__, divisions=3, results=RESULTS)
     parser.add_argument("--sets", nargs="+", choices=list(FEATURES), default=list(FEATURES))
-    parser.add_argument("--divisions", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.sets:
         measured(name, options.cache, options.divisions)

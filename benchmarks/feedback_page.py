@@ -6,19 +6,15 @@ python benchmarks/feedback_page.py features/feedback --out benchmarks/results/fe
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from divisions import Record, read, write_page
 from open_set_page import TITLES, averaged
 
-from doubtless.files import write_text
-
-Record = dict[str, Any]
 BEFORE = 300
 """Answers before a stream changes."""
 JUDGES = ("all", "review", "complaints", "naive")
@@ -43,13 +39,10 @@ NOTES = """## Read with care
 """
 
 
-def read(folder: Path) -> dict[str, list[Record]]:
+def read_sets(folder: Path) -> dict[str, list[Record]]:
     """Set → its divisions."""
-    return {
-        name: [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
-        for name in TITLES
-        if (folder / f"{name}.jsonl").exists()
-    }
+    found = {name: read(folder / f"{name}.jsonl") for name in TITLES}
+    return {name: divisions for name, divisions in found.items() if divisions}
 
 
 def of_streams(streams: Sequence[Record], judge: str, begins: int) -> Record:
@@ -184,10 +177,9 @@ def _review_lines(sets: dict[str, Record]) -> list[str]:
 
 def write_results(folder: Path, out: Path) -> None:
     """feedback.json and README.md of the divisions in a folder."""
-    sets = {name: summed(divisions) for name, divisions in read(folder).items()}
+    sets = {name: summed(divisions) for name, divisions in read_sets(folder).items()}
     about = {"torch": torch.__version__, "python": platform.python_version()}
-    write_text(out / "feedback.json", json.dumps({"about": about, "sets": sets}, indent=1) + "\n")
-    write_text(out / "README.md", page(sets))
+    write_page(out, "feedback", {"about": about, "sets": sets}, page(sets))
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from doubtless.data import ImageSet
 from doubtless.metrics.ood import auroc
 from doubtless.runs.data import features_of
 from doubtless.runs.evaluation import RunEvaluation
-from doubtless.runs.model import open_model
+from doubtless.runs.names import open_model
 from doubtless.runs.run import Run
 
 RATIOS = [10.0**power for power in range(-6, 1)]

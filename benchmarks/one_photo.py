@@ -15,13 +15,13 @@ not made again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
+from divisions import arguments
 from torch import Tensor
 
 from doubtless import Embedding, Gallery
@@ -184,13 +184,7 @@ def page(table: dict[str, Any], divisions: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=Path("features"))
-    parser.add_argument("--divisions", type=int, default=50)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = arguments(__doc__, divisions=50, results=RESULTS).parse_args()
     torch.set_num_threads(1)
     data = features_of_grocery(options.cache)
     file = options.out / "results.json"

@@ -46,19 +46,12 @@ FNIR, OSCR of the probabilities for π = .1, unknown labels equally likely.
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from frozen_features import frozen_features
-from numpy.typing import NDArray
+from divisions import FEATURES, Photos, Record, arguments, divide, frozen_photos, kept, measured_by
 from open_set_measures import Asked, auroc, calibration_errors, held, of_open_sets
 from open_set_page import write_results
 from torch import Tensor
@@ -70,60 +63,15 @@ from doubtless.calibration.open_risk import Terms
 from doubtless.calibration.outcomes import Outcomes
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.searches import FittedDistribution, Sample, Searches, fit_distribution
-from doubtless.laplace import half_whitened
 from doubtless.metrics import label_top1, vote_weights
 from doubtless.search.hits import Hits
 
 SHARES = (0.0, 0.1, 0.5)
 """π: queries whose label is not in the gallery."""
 TARGETS = (0.05, 0.1)
-IN_GALLERY = 0.7
 LABEL_DEPTH = 50
 """Hits that labels are looked for among; the old rule looks at the first `DEPTH`."""
-DIM = 512
-FEATURES = {"cub": "cub", "lfw": "all-lfw", "grocery": "all-grocery", "omniglot": "all-omniglot"}
-"""Data set → its file of frozen features."""
 RESULTS = Path(__file__).parent / "results" / "open-set"
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Photos:
-    """Unit vectors (N, D) of test classes and their labels (N,)."""
-
-    vectors: Tensor
-    labels: Tensor
-    similarity: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "similarity", self.vectors @ self.vectors.T)
-
-
-@dataclass(frozen=True, eq=False)
-class Division:
-    """Rows of the photos: in the gallery, of known queries, of unknown ones."""
-
-    gallery: Tensor
-    known: Tensor
-    unknown: Tensor
-
-
-def divide(labels: Tensor, seed: int, share: float = IN_GALLERY) -> Division:
-    """Half of the labels are the gallery's; of each, `share` of its photos on average, one at least, are in it."""
-    generator = torch.Generator().manual_seed(seed)
-    names, code = labels.unique(return_inverse=True)
-    in_gallery = torch.randperm(len(names), generator=generator) < len(names) // 2
-    order = torch.randperm(len(labels), generator=generator)
-    order = order[code[order].argsort(stable=True)]  # photos of a label one after the other, at random
-    size = code.bincount()
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order)) - (size.cumsum(0) - size)[code[order]]
-    kept = (share * size + torch.rand(len(size), generator=generator)).floor().long().clamp_min(1)
-    of_gallery = in_gallery[code]
-    first = place < kept[code]
-    return Division(
-        *(part.nonzero().squeeze(1) for part in (of_gallery & first, of_gallery & ~first, ~of_gallery))
-    )
 
 
 def searched(photos: Photos, queries: Tensor, gallery: Tensor, *, without: str = "") -> LabelHits:
@@ -255,16 +203,6 @@ def _top1(hits: LabelHits, label: Tensor, now: Asked) -> dict[str, float]:
     }
 
 
-def frozen_photos(name: str, cache: Path) -> Photos:
-    """Test classes by half-whitened features, the training classes' principal components."""
-    found = frozen_features(FEATURES[name], cache)
-    # Without parts of its own the second half of a source's classes is the test part, as in `split: open`.
-    test = found["test"] if "test" in found else found["labels"] >= int(found["labels"].max() + 1) // 2
-    head = half_whitened(found["features"][~test], DIM)
-    vectors = found["features"][test] @ head.weight.T + head.bias
-    return Photos(torch.nn.functional.normalize(vectors, dim=1), found["labels"][test])
-
-
 def trained_photos(name: str, cache: Path, run: str | None) -> Photos | None:
     """The test part of a run by its network, from the cache or made now; None where there is neither."""
     path = cache / f"trained-{name}.pt"
@@ -290,41 +228,9 @@ def same_classes(photos: Photos, others: Photos) -> Photos:
     return Photos(photos.vectors[both], photos.labels[both])
 
 
-def measured(photos: Photos, path: Path, divisions: int, jobs: int = 1) -> None:
-    """Adds to a file the divisions 0, 1, … of a set that it does not have yet, in their order."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    there = len(path.read_text().splitlines()) if path.exists() else 0
-    for record in _records(photos, range(there, divisions), jobs):
-        with path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        print(f"{path.stem}: division {record['seed']}", flush=True)
-
-
-def _records(photos: Photos, seeds: range, jobs: int) -> Iterator[Record]:
-    """What `measure` finds, in the order of the seeds, by one process or several of one thread each."""
-    if jobs == 1 or len(seeds) < 2:
-        yield from (measure(photos, seed) for seed in seeds)
-        return
-    with ProcessPoolExecutor(
-        min(jobs, len(seeds)),
-        mp_context=get_context("spawn"),
-        initializer=_begin,
-        initargs=(photos.vectors.numpy(), photos.labels.numpy()),
-    ) as pool:
-        yield from pool.map(_measure_here, seeds)
-
-
-_HERE: list[Photos] = []
-"""The photos of a process of a pool: sent once, not with every division."""
-
-
-def _begin(vectors: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
-    torch.set_num_threads(1)
-    _HERE.append(Photos(torch.from_numpy(vectors), torch.from_numpy(labels)))
-
-
-def _measure_here(seed: int) -> Record:
-    return measure(_HERE[-1], seed)
+def measured(photos: Photos, path: Path, divisions: int, jobs: int = 1) -> list[Record]:
+    """The divisions 0, 1, … of a set, those that a file already has taken from there, new ones added to it."""
+    return kept(path, divisions, lambda seeds: measured_by(measure, photos, seeds, jobs))
 
 
 def measured_sets(
@@ -343,15 +249,10 @@ def measured_sets(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser = arguments(__doc__, divisions=200, results=RESULTS)
     parser.add_argument("--run", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--sets", nargs="+", choices=list(FEATURES), default=list(FEATURES))
-    parser.add_argument("--divisions", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=1, help="Processes, of one thread each.")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     runs = dict(run.split("=", 1) for run in options.run)
     measured_sets(options.cache, runs, options.sets, options.divisions, options.jobs)

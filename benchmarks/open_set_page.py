@@ -6,15 +6,13 @@ python benchmarks/open_set_page.py features/divisions --out benchmarks/results/o
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from doubtless.files import write_text
+from divisions import Record, read, write_page
 
 TITLES = {
     "cub": "CUB, 100 test species",
@@ -26,7 +24,6 @@ ASKED = 200
 """Divisions that the issue asks for."""
 ALLOWED = 0.05
 """Share of divisions in which a promise may be broken."""
-Record = dict[str, Any]
 NOTES = """## Read with care
 
 - Divisions share photos and labels, so a share over 200 of them is not that of 200 independent trials.
@@ -81,7 +78,7 @@ def write_results(divisions: Path, out: Path) -> None:
     """open-set.json and README.md from the files of divisions."""
     sets = {}
     for path in sorted(divisions.glob("*.jsonl")):
-        records = [json.loads(line) for line in path.read_text().splitlines()]
+        records = read(path)
         if records:
             sets[path.stem] = _rounded(summary(records))
     result = {
@@ -89,9 +86,7 @@ def write_results(divisions: Path, out: Path) -> None:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "sets": sets,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "open-set.json", json.dumps(result, indent=1) + "\n")
-    write_text(out / "README.md", page(sets))
+    write_page(out, "open-set", result, page(sets))
 
 
 def _rounded(value: Any) -> Any:

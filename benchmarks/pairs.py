@@ -19,13 +19,12 @@ Faces      Published pairs of LFW by cosine: as they are, half-whitened by the t
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from divisions import Record, kept
 from frozen_features import frozen_features
 from pairs_page import write_results
 from torch import Tensor
@@ -51,7 +50,6 @@ DIMS = 256
 POWERS = {"raw": 0.0, "half-whitened": -0.25}
 """Of the deviation of principal directions, what these are multiplied by."""
 RESULTS = Path(__file__).parent / "results" / "pairs"
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -175,16 +173,9 @@ def division(vectors: Tensor, labels: Tensor, seed: int) -> Record:
 def products(name: str, cache: Path, times: int) -> list[Record]:
     """So many divisions of Grocery, those that a file already has taken from there."""
     path = cache / "pairs" / f"grocery-{name}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     found = frozen_features("all-grocery", cache)
     vectors = normalize(half_whitened(found["features"], found["features"], dims=DIMS, power=POWERS[name]))
-    for seed in range(len(records), times):
-        records.append(division(vectors, found["labels"], seed))
-        with path.open("a") as file:
-            file.write(json.dumps(records[-1]) + "\n")
-        print(f"{path.stem}: division {seed}", flush=True)
-    return records
+    return kept(path, times, lambda seeds: (division(vectors, found["labels"], seed) for seed in seeds))
 
 
 def published(path: Path) -> Iterator[tuple[str, int, str, int]]:

@@ -83,7 +83,7 @@ def _said(found: dict[str, Record]) -> str:
                     text = [f"{value:.3f}" for value in values]
                     known = "in the gallery" if where == "known" else "unknown"
                     lines.append([name, target, KINDS[kind], known, *text])
-    return _table(lines)
+    return table(lines)
 
 
 def _promised(found: dict[str, Record]) -> str:
@@ -98,7 +98,7 @@ def _promised(found: dict[str, Record]) -> str:
                 made, broken = (f"{round(promise[key] * count)} of {count}" for key in ("made", "broken"))
                 met = f"{round(promise['met'] * count)} of {count}"
                 lines.append([name, target, side, met, f"{promise['bound']:.3f}", made, error, broken])
-    return _table(lines)
+    return table(lines)
 
 
 def _faces(found: dict[str, Record]) -> str:
@@ -108,9 +108,10 @@ def _faces(found: dict[str, Record]) -> str:
     for name, one in found.items():
         values = [f"{one[key]:.3f}" for key in (*rates, "eer")]
         lines.append([name, str(one["pairs"]), *values])
-    return _table(lines)
+    return table(lines)
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first line is the head."""
     whole = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
     return "\n".join("| " + " | ".join(line) + " |" for line in whole)

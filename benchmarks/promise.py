@@ -34,183 +34,38 @@ Photos     Of groups of 1 to 5 test photos of one label that is there, and as ma
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
-from multiprocessing import get_context
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
+from divisions import (
+    DIM,
+    FEATURES,
+    Division,
+    Photos,
+    Record,
+    arguments,
+    divide,
+    kept,
+    measured_by,
+    of_test,
+    unit,
+)
 from frozen_features import frozen_features
-from open_set import DIM, FEATURES, Division, divide
-from open_set_measures import Asked, oracle_coverage, reliability
 from promise_page import write_results
+from promise_ways import TERMS, came_to, fitted, items_of, three_ways, told
 from torch import Tensor
 
-from doubtless.calibration.distribution import Distribution, LabelDistribution
-from doubtless.calibration.kept_searches import Found, Items, KeptSearches, hits_of, search_items
-from doubtless.calibration.open_risk import Terms
-from doubtless.calibration.outcomes import Outcomes
-from doubtless.calibration.part import (
-    CANARIES,
-    CHANGED,
-    LEVEL,
-    LOOKS,
-    MOST_ABSENT,
-    MOST_KNOWN,
-    FittedPart,
-    contradicted,
-    drawn,
-    fit_part,
-)
-from doubtless.calibration.promise import Promise
+from doubtless.calibration.kept_searches import hits_of, search_items
+from doubtless.calibration.part import CANARIES, CHANGED, LEVEL, LOOKS, contradicted, drawn
 from doubtless.calibration.together import fit_together, with_mean
 from doubtless.errors import InputError
 from doubtless.laplace import half_whitened
 
-TERMS = Terms(target_error=0.05, unknown=0.1, confidence=0.95)
 RESULTS = Path(__file__).parent / "results" / "promise"
 STEPS = 20
 GROWN_FROM = 1_000
-SHIFTS = torch.linspace(-8, 8, 161)
-Record = dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Photos:
-    """Unit vectors (N, D) of test classes and their labels (N,)."""
-
-    vectors: Tensor
-    labels: Tensor
-
-
-def items_of(photos: Photos, rows: Tensor) -> Items:
-    """Photos at rows (m,) as the items of a gallery, by their row among all photos."""
-    rows = rows.sort().values
-    return Items(rows, photos.labels[rows], lambda wanted: photos.vectors[wanted.clamp_min(0)])
-
-
-def unsearched(photos: Photos, rows: Tensor) -> KeptSearches:
-    """Items of a gallery as calibration queries that are not foreign."""
-    empty = Found(torch.empty(len(rows), 0, dtype=torch.long), torch.empty(len(rows), 0))
-    return KeptSearches(rows, photos.labels[rows], torch.zeros(len(rows), dtype=torch.double), empty, empty)
-
-
-def fitted(photos: Photos, part: Items, gallery: Items, seed: int) -> tuple[FittedPart, KeptSearches]:
-    """As the gallery fits a part of itself, or all of it."""
-    kept = unsearched(photos, gallery.row)
-    queries = drawn(kept, part, gallery, known=MOST_KNOWN, others=MOST_ABSENT, seed=seed)
-    searched = queries.among(part, queries.vectors(gallery))
-    return fit_part(searched, part, TERMS, gallery=gallery, seed=seed), searched
-
-
-def moved(found: Distribution, shift: float) -> Distribution:
-    """The same with `shift` added to the log-odds of none."""
-    none = torch.sigmoid(torch.logit(found.none.clamp(1e-9, 1 - 1e-9)) + shift)
-    none = torch.where(found.none >= 1, found.none, none)
-    scale = (1 - none) / (1 - found.none).clamp_min(1e-9)
-    return Distribution(found.label, found.probability * scale.unsqueeze(1), none)
-
-
-def told(photos: Photos, rows: Tensor, items: Items, model: LabelDistribution) -> Distribution:
-    """What queries at rows (n,) that are no items of the gallery are told."""
-    vectors = photos.vectors[rows]
-    found = search_items(vectors, items, own=torch.full_like(rows, -1))
-    return model(hits_of(found, items.label_of, vectors), vectors=items.vectors, unknown=TERMS.unknown)
-
-
-def came_to(found: Distribution, label: Tensor, known: int, promise: Promise) -> Record:
-    """Bins of the ECE, and what became of the promise; the first `known` queries' labels are there."""
-    chance = torch.cat([found.probability, found.none.unsqueeze(1)], dim=1)
-    best, place = chance.max(1)
-    first = found.first[0]
-    is_none = place == found.probability.shape[1]
-    there = torch.arange(len(label)) < known
-    among = (found.label == label.unsqueeze(1)).any(1) & there
-    right = torch.where(is_none, ~among, there & (first == label))
-    sure = found.sureness
-    doubt = 1 - sure.clamp_min(-1)
-    asked = Asked(doubt[:known], first[:known] == label[:known], doubt[known:], label[known:])
-    answered = (sure >= promise.fallback) & (sure > -torch.inf)
-    record = asked.came_to(answered, TERMS.unknown, promise.bound)
-    weight = asked.weight(TERMS.unknown)
-    given = found.outcome(torch.where(there, label, -1))
-    return record | {
-        "oracle": oracle_coverage(asked, TERMS.unknown, TERMS.target_error),
-        "loss": float(-(weight * given.clamp_min(1e-6).log()).sum()),
-        "met": promise.met,
-        "bound": promise.bound,
-        "kept": promise.is_worth_keeping,
-        "bins": reliability(best, right, weight),
-        "perfect": reliability(best, place == _drawn(chance, len(label)), weight),
-        "top1": float((first[:known] == label[:known]).double().mean()),
-    }
-
-
-def _drawn(chance: Tensor, seed: int) -> Tensor:
-    """Outcomes (n,) as a perfect distribution would have them, from chances (n, M + 1)."""
-    return torch.multinomial(chance, 1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
-
-
-def tail_slope(photos: Photos, gallery: Items, made: FittedPart, seed: int) -> float:
-    """b: what log-odds of none change by per log of size, from calibration queries in a random third."""
-    generator = torch.Generator().manual_seed(seed)
-    third = gallery[(torch.rand(len(gallery), generator=generator) < 1 / 3).nonzero().squeeze(1)]
-    rows = drawn(unsearched(photos, gallery.row), third, gallery, known=400, others=0, seed=seed)
-    vectors, label = rows.vectors(gallery), rows.label
-    near, far = (
-        made.fitted.model(
-            hits_of(search_items(vectors, third, own=rows.own, label=without), third.label_of, vectors),
-            vectors=gallery.vectors,
-            unknown=TERMS.unknown,
-        )
-        for without in (None, label)
-    )
-    weights = 1 - TERMS.unknown, TERMS.unknown
-
-    def loss(shift: float) -> float:
-        chances = moved(near, shift).outcome(label), moved(far, shift).none
-        return -sum(
-            weight * float(chance.clamp_min(1e-9).log().mean())
-            for weight, chance in zip(weights, chances, strict=True)
-        )
-
-    best = min(SHIFTS.tolist(), key=loss)
-    return best / float(torch.tensor(len(gallery) / max(1, len(third))).log())
-
-
-def three_ways(
-    photos: Photos,
-    known: Tensor,
-    unknown: Tensor,
-    *,
-    calibrated: Items,
-    searched: Items,
-    everything: Items,
-    seed: int,
-) -> Record:
-    """Queries told by what was fitted elsewhere, by that moved by size, and by what is fitted here."""
-    before, _ = fitted(photos, calibrated, calibrated, seed)
-    rows = torch.cat([known, unknown])
-    label = photos.labels[rows]
-    plain = told(photos, rows, searched, before.fitted.model)
-    slope = tail_slope(photos, calibrated, before, seed)
-    shift = slope * float(torch.tensor(len(calibrated) / len(searched)).log())
-    record = {"whole": came_to(plain, label, len(known), before.promise)}
-    present, absent = (moved(one, shift) for one in before.fitted.unseen(unknown=TERMS.unknown))
-    own, removed = before.searches.label, before.searches.removed
-    outcomes = Outcomes(present.sureness, present.first[0] == own, own, absent.sureness, removed)
-    record["tail"] = came_to(moved(plain, shift), label, len(known), Promise.of(outcomes, TERMS))
-    try:
-        made, _ = fitted(photos, searched, everything, seed)
-    except InputError:
-        return record | {"part": None}
-    found = told(photos, rows, searched, made.fitted.model)
-    record["part"] = came_to(found, label, len(known), made.promise)
-    return record
 
 
 def filters(photos: Photos, seed: int) -> Record:
@@ -375,69 +230,33 @@ def photos_of(name: str, cache: Path, *, validation: bool) -> Photos:
         labels = labels + 10_000 * found["test"].long()
         test = ~torch.isin(labels, labels[~found["test"]].unique()[:150])
     else:
-        test = found["test"] if "test" in found else labels >= int(labels.max() + 1) // 2
+        test = of_test(found)
     chosen, rest = test, ~test
     if validation:
         names = labels[rest].unique()
         chosen = rest & torch.isin(labels, names[::2])
         rest = rest & ~chosen
     head = half_whitened(found["features"][rest], DIM)
-    vectors = torch.nn.functional.normalize(found["features"][chosen] @ head.weight.T + head.bias, dim=1)
-    return Photos(vectors, labels[chosen])
-
-
-_HERE: list[Photos] = []
-
-
-def _begin(vectors: Any, labels: Any) -> None:
-    torch.set_num_threads(1)
-    _HERE.append(Photos(torch.from_numpy(vectors), torch.from_numpy(labels)))
-
-
-def _measure(work: tuple[str, int]) -> Record:
-    return EXPERIMENTS[work[0]](_HERE[0], work[1])
-
-
-def records(photos: Photos, name: str, seeds: range, jobs: int) -> Iterator[Record]:
-    """Of one experiment, in the order of the seeds, by one process or several of one thread each."""
-    if jobs == 1 or len(seeds) < 2:
-        yield from (EXPERIMENTS[name](photos, seed) for seed in seeds)
-        return
-    with ProcessPoolExecutor(
-        min(jobs, len(seeds)),
-        mp_context=get_context("spawn"),
-        initializer=_begin,
-        initargs=(photos.vectors.numpy(), photos.labels.numpy()),
-    ) as pool:
-        yield from pool.map(_measure, [(name, seed) for seed in seeds])
+    return Photos(unit(found["features"][chosen], head), labels[chosen])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--cache", type=Path, default=Path("features"))
+    parser = arguments(__doc__, divisions=200, results=RESULTS)
     names = [*FEATURES, "omniglot-whole"]
     parser.add_argument("--sets", nargs="+", choices=names, default=names)
     parser.add_argument("--experiments", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
-    parser.add_argument("--divisions", type=int, default=200)
     parser.add_argument("--histories", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=1, help="Processes, of one thread each.")
     parser.add_argument("--validation", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     folder = options.cache / ("promise-validation" if options.validation else "promise")
-    folder.mkdir(parents=True, exist_ok=True)
     for name in options.sets:
         photos = photos_of(name, options.cache, validation=options.validation)
         for experiment in ["growth"] if name == "omniglot-whole" else options.experiments:
             path = folder / f"{name}-{experiment}.jsonl"
             wanted = options.histories if experiment == "history" else options.divisions
-            there = len(path.read_text().splitlines()) if path.exists() else 0
-            for record in records(photos, experiment, range(there, wanted), options.jobs):
-                with path.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
-                print(f"{path.stem}: {record['seed']}", flush=True)
+            made = partial(measured_by, EXPERIMENTS[experiment], photos, jobs=options.jobs)
+            kept(path, wanted, made)
     if not options.validation:
         write_results(folder, options.out)
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from divisions import Record, read, write_page
 
-Record = dict[str, Any]
 WAYS = ("whole", "tail", "part")
 FIGURES = ("ece", "perfect", "promised", "broken", "surely", "coverage")
 
 
-def read(folder: Path, experiment: str) -> dict[str, list[Record]]:
+def read_sets(folder: Path, experiment: str) -> dict[str, list[Record]]:
     """Set → its divisions."""
     found = {}
     for path in sorted(folder.glob(f"*-{experiment}.jsonl")):
-        found[path.stem.removesuffix(f"-{experiment}")] = [
-            json.loads(line) for line in path.read_text().splitlines()
-        ]
+        found[path.stem.removesuffix(f"-{experiment}")] = read(path)
     return found
 
 
@@ -57,7 +53,7 @@ def gathered(folder: Path) -> Record:
     """Everything that was measured, summed up."""
     result: Record = {"filters": {}, "growth": {}, "replaced": {}, "histories": {}, "together": {}}
     for experiment, kinds in (("filters", ("labels", "items")), ("growth", ("grown", "shrunk"))):
-        for name, records in read(folder, experiment).items():
+        for name, records in read_sets(folder, experiment).items():
             for kind in kinds:
                 part = {way: summary([record[kind][way] for record in records]) for way in WAYS}
                 sizes = {
@@ -65,17 +61,17 @@ def gathered(folder: Path) -> Record:
                     for size in ("from", "items")
                 }
                 result[experiment][f"{name}/{kind}"] = part | sizes
-    for name, records in read(folder, "replaced").items():
+    for name, records in read_sets(folder, "replaced").items():
         result["replaced"][name] = {
             way: summary([record[way] for record in records]) for way in ("unnoticed", "part")
         } | {
             "risk": sum(record["unnoticed"]["risk"] or 0 for record in records) / len(records),
             "withdrawn": sum(record["withdrawn"] for record in records),
         }
-    for name, records in read(folder, "history").items():
+    for name, records in read_sets(folder, "history").items():
         alarms = sum(record["alarm"] for record in records)
         result["histories"][name] = {"histories": len(records), "alarms": alarms}
-    for name, records in read(folder, "together").items():
+    for name, records in read_sets(folder, "together").items():
         result["together"][name] = {
             count: {
                 way: summary([record[count][way] for record in records if count in record])
@@ -143,6 +139,4 @@ def page(result: Record) -> str:
 def write_results(folder: Path, out: Path) -> None:
     """promise.json and README.md."""
     result = gathered(folder)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "promise.json").write_text(json.dumps(result, indent=1) + "\n")
-    (out / "README.md").write_text(page(result))
+    write_page(out, "promise", result, page(result))

@@ -227,9 +227,9 @@ def print_ways(home: Path, *, walk: bool) -> None:
         "train", lambda: command("train", "config.yaml", "--out", f"run-{next(numbers)}"), home, walk=walk
     )
     photo = write_photos(Path("photos"))
-    command("index", "create", "gallery", "--model", "run-0", "--images", "photos")
+    command("create", "gallery", "photos", "--model", "run-0", "--no-calibrate")
     command("calibrate", "gallery")
-    print_way("search", lambda: command("search", "gallery", photo), home, walk=walk)
+    print_way("command", lambda: command("ask", "gallery", photo), home, walk=walk)
     import doubtless
 
     if hasattr(doubtless, "open"):

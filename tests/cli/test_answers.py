@@ -1,4 +1,4 @@
-"""An index of images, calibrated: `search` then says what to think of what it found."""
+"""An index of images, calibrated: `ask` then says what to think of what it found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doubtless recalibrate`, and `doubtless search --together`: what they print, and what they refuse."""
+"""`doubtless recalibrate`, and `doubtless ask --together`: what they print, and what they refuse."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_says_what_had_changed(shop: Path, command: Any) -> None:
 
 def test_photos_together_are_one_answer(shop: Path, command: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "three.npy", photos(3 * LABELS, 5)[::LABELS].numpy())  # three photos of thing 0
-    found = command("search", shop, "--embedding", tmp_path / "three.npy", "--together", "--json")[1]
+    found = command("ask", shop, "--embedding", tmp_path / "three.npy", "--together", "--json")[1]
     told = json.loads(found)["queries"]
     assert len(told) == 1
     assert told[0]["labels"][0]["label"] == "thing 0"

@@ -20,7 +20,7 @@ def script() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         yield importlib.import_module("feedback")
-        for name in (*NAMES, "frozen_features", "shifted_features"):
+        for name in (*NAMES, "divisions", "frozen_features", "shifted_features"):
             sys.modules.pop(name, None)
 
 

@@ -27,7 +27,7 @@ def script() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         yield importlib.import_module("open_set")
-        for name in ("open_set", "open_set_measures", "open_set_page", "frozen_features"):
+        for name in ("open_set", "open_set_measures", "open_set_page", "divisions", "frozen_features"):
             sys.modules.pop(name, None)
 
 

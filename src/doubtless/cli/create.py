@@ -162,9 +162,7 @@ def add(
     variance: Variance = None,
     family: Family = None,
     images: Images = None,
-    model: Annotated[
-        str | None, typer.Option(help="Run whose model embeds; default: the one the index names.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help="What embeds; default: the model of the gallery.")] = None,
     label: Annotated[str | None, typer.Option(help="What all the images that are added show.")] = None,
     existing: Annotated[
         str, typer.Option(help="What to do with ids that are there: refuse, skip or update.")

@@ -187,15 +187,12 @@ def _write_parquet(path: Path, heading: list[str], rows: list[list[Any]]) -> Non
     import io
 
     from doubtless.files import write_bytes
+    from doubtless.parquet import arrow_and_parquet
 
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError("Parquet files need pyarrow: pip install 'doubtless[parquet]'.") from None
+    arrow, parquet = arrow_and_parquet()
     columns = {name: _column([row[place] for row in rows]) for place, name in enumerate(heading)}
     file = io.BytesIO()
-    parquet.write_table(pyarrow.table(columns), file)
+    parquet.write_table(arrow.table(columns), file)
     write_bytes(path, file.getvalue())
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from doubtless.embedding.base import FAMILIES, Embedding
 from doubtless.errors import InputError
 from doubtless.files import write_bytes
+from doubtless.parquet import arrow_and_parquet, opened_parquet
 
 SCHEMA = 1
 VECTOR_NAMES = ("location", "embeddings", "embedding", "vectors", "vector", "features", "x", "arr_0")
@@ -175,13 +176,12 @@ def _read_npy(path: Path) -> StoredEmbedding:
 
 
 def _read_parquet(path: Path) -> StoredEmbedding:
-    from pyarrow import parquet
-
     columns = _vector_columns(path)
     if not columns:
         raise InputError(
             f"{path} has no column of vectors: one of lists of floats, called {', '.join(VECTOR_NAMES)}."
         )
+    _, parquet = arrow_and_parquet()
     table = parquet.read_table(path)
     about = json.loads((table.schema.metadata or {}).get(b"doubtless", b"{}"))
     tensors = {name: _matrix(path, table.column(name)) for name in columns}
@@ -221,16 +221,10 @@ def _matrix(path: Path, column: Any) -> Tensor:
 
 def _vector_columns(path: Path) -> list[str]:
     """Columns of a parquet file that hold lists of floats."""
-    try:
-        from pyarrow import parquet, types
-    except ImportError:
-        raise InputError(
-            f"{path} is a parquet file; reading it needs pyarrow: pip install 'doubtless[parquet]'."
-        ) from None
-    try:
-        schema = parquet.read_schema(path)
-    except Exception as error:  # pyarrow's own errors are of several kinds
-        raise InputError(f"{path} is no readable parquet file: {error}.") from error
+    with opened_parquet(path) as file:
+        schema = file.schema_arrow
+    from pyarrow import types
+
     tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
     return [
         field.name

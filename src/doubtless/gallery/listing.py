@@ -28,13 +28,13 @@ class Listing(Upkeep):
         """
         if start < 0 or (count is not None and count < 0):
             raise InputError(f"Items are listed from 0 on, and 0 or more of them, got {start} and {count}.")
-        rows = self.index.matching_rows(where or {})[start:]
+        rows = self.index.rows_where(where or {})[start:]
         chosen = rows if count is None else rows[:count]
         return [item for some in chosen.split(LISTED) if len(some) for item in self.index.items(some)]
 
     def count(self, where: Where | None = None) -> int:
         """How many items there are, or for how many of them a condition holds."""
-        return len(self.index.matching_rows(where or {}))
+        return len(self.index.rows_where(where or {}))
 
     def label_counts(self) -> dict[str, int]:
         """Labels that items carry now, the most frequent first, with their numbers."""
@@ -49,7 +49,7 @@ class Listing(Upkeep):
 
     def walk(self, where: Where | None = None) -> Iterator[Item]:
         """All items, or those for which a condition holds, some of them in memory at a time."""
-        for some in self.index.matching_rows(where or {}).split(LISTED):
+        for some in self.index.rows_where(where or {}).split(LISTED):
             if len(some):
                 yield from self.index.items(some)
 

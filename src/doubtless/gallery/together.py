@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from doubtless.calibration.together import MOST_PHOTOS as MOST_PHOTOS
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.gallery.label_doubt import Oddness
 from doubtless.search.hits import Hits

@@ -57,7 +57,7 @@ class Upkeep(Asking):
             raise InputError("Items are removed by their ids or by a condition; give one of the two.")
         if where is not None and not where:
             raise InputError("An empty condition holds for every item; name what is to be removed.")
-        names = self.index.ids(self.index.matching_rows(where)) if where is not None else list(ids or [])
+        names = self.index.ids(self.index.rows_where(where)) if where is not None else list(ids or [])
         if names:
             self.index.remove(ids if ids is not None else names)
         return names

@@ -112,7 +112,7 @@ class FolderIndex(Index):
 
     @classmethod
     @contextlib.contextmanager
-    def under_construction(cls, name: str | Path, settings: Settings, work: Construction) -> Iterator[Index]:
+    def under_construction(cls, name: str | Path, settings: Settings, work: Construction) -> Iterator[Self]:
         """An index to be filled, which is built beside its place and moved there when the block ends well."""
         path = Path(name)
         with (
@@ -201,7 +201,7 @@ class FolderIndex(Index):
         return state.items, state.next_row  # a compaction changes neither
 
     def rows_where(self, where: Where) -> Tensor:
-        """Rows (m,) of the items for which a filter holds, rising."""
+        """Rows (m,) of the items for which a filter holds, rising; of all items where it is empty."""
         with self._reading():
             chosen = Filter.of(where, self._store)
             with self._gate.shared():

@@ -29,6 +29,7 @@ from torch import Tensor
 from doubtless.embedding import FAMILIES, Embedding, read_embedding, save_embedding
 from doubtless.errors import InputError
 from doubtless.files import read_json, write_bytes, write_json, write_text
+from doubtless.parquet import arrow_and_parquet
 
 MANIFEST = "embed.json"
 BAD = "bad.csv"
@@ -152,7 +153,7 @@ class ShardStore:
         if self.format not in FORMATS:
             raise InputError(f"There is no format {self.format!r}; accepted: {', '.join(FORMATS)}.")
         if self.format == "parquet":
-            _arrow()
+            arrow_and_parquet()
 
     def has(self, number: int) -> bool:
         """Whether a shard is there whole."""
@@ -175,7 +176,7 @@ class ShardStore:
         """The bad images of one shard."""
         if self.format != "parquet":
             return bad_of_shard(self.folder, number)
-        _, parquet = _arrow()
+        _, parquet = arrow_and_parquet()
         about = json.loads(parquet.read_schema(self._file(number)).metadata[ABOUT])
         return [BadImage(*entry) for entry in about["bad"]]
 
@@ -216,7 +217,7 @@ def read_shards(folder: str | Path) -> Iterator[EmbeddedShard]:
 
 def encode_shard(shard: EmbeddedShard) -> bytes:
     """A shard as the bytes of a parquet file; every number as it is, bit for bit."""
-    arrow, parquet = _arrow()
+    arrow, parquet = arrow_and_parquet()
     texts = {
         "id": shard.ids,
         "label": shard.labels,
@@ -238,7 +239,7 @@ def encode_shard(shard: EmbeddedShard) -> bytes:
 
 def decode_shard(data: bytes) -> EmbeddedShard:
     """What `encode_shard` was given."""
-    _, parquet = _arrow()
+    _, parquet = arrow_and_parquet()
     table = parquet.read_table(io.BytesIO(data))
     about = json.loads(table.schema.metadata[ABOUT])
     if about["schema"] > SCHEMA:
@@ -259,7 +260,7 @@ def decode_shard(data: bytes) -> EmbeddedShard:
 def _number_columns(embedding: Embedding, about: dict[str, Any]) -> dict[str, Any]:
     """One column per parameter, items first, and the uncertainty; the shapes of an item's numbers go into
     `about`."""
-    arrow, _ = _arrow()
+    arrow, _ = arrow_and_parquet()
     columns, shapes = {}, {}
     for name, axis in embedding.item_axes.items():
         values = embedding.parameters[name].detach().cpu().movedim(axis, 0)  # (n, …)
@@ -282,12 +283,3 @@ def _embedding_of(table: Any, about: dict[str, Any]) -> Embedding:
         values = torch.from_numpy(flat.copy()).reshape(len(table), *shape)
         parameters[name] = values.movedim(0, axis).contiguous()
     return kind(parameters)
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise InputError("Parquet files need pyarrow: pip install 'doubtless[parquet]'.") from None
-    return pyarrow, parquet

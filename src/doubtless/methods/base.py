@@ -82,6 +82,10 @@ class DataSpec:
         """How many classes it trains on."""
         return len(self.label_names)
 
+    def record(self) -> dict[str, Any]:
+        """As it is written beside a model; a network that was given as an object is not part of it."""
+        return {"channels": self.channels, "size": self.size, "label_names": self.label_names}
+
 
 @dataclass(frozen=True)
 class Subset:

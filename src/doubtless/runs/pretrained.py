@@ -147,11 +147,7 @@ def _about(method: Method) -> dict[str, Any]:
         "library_name": "doubtless",
         "method": method.name,
         "method_version": method.version,
-        "data": {
-            "channels": method.spec.channels,
-            "size": method.spec.size,
-            "label_names": method.spec.label_names,
-        },
+        "data": method.spec.record(),
         "config": _portable(method.config),
         "statistics": [method.encoder.mean.flatten().tolist(), method.encoder.std.flatten().tolist()],
         "takes": method.encoder.takes,

@@ -106,11 +106,7 @@ class Run:
                 "doubtless": __version__,
                 "method": method.name,
                 "method_version": method.version,
-                "data": {
-                    "channels": method.spec.channels,
-                    "size": method.spec.size,
-                    "label_names": method.spec.label_names,
-                },
+                "data": method.spec.record(),
                 "record": method.record(),
                 "choice": choice,
             },

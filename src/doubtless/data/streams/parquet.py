@@ -12,6 +12,7 @@ from doubtless.data.images import too_large
 from doubtless.data.streams.records import Columns, ImageRecord, file_fingerprint, plain_metadata
 from doubtless.data.streams.tables import FILE_NAMES, LABEL_NAMES
 from doubtless.errors import InputError, nearest
+from doubtless.parquet import opened_parquet
 
 IMAGE_NAMES = ("image", "img", "picture", "image_bytes", "bytes", "jpg", "jpeg", "png")
 ID_NAMES = ("id", "image_id", "__key__", "key")
@@ -143,10 +144,10 @@ def record_of_row(
 
 def lists_files(path: Path) -> bool:
     """Whether a parquet file has no images of its own, and a column that may name their files."""
-    from pyarrow import types
-
     with opened_parquet(path) as file:
         fields = list(file.schema_arrow)
+    from pyarrow import types
+
     words = {
         field.name for field in fields if types.is_string(field.type) or types.is_large_string(field.type)
     }
@@ -162,20 +163,6 @@ def read_plain_columns(path: Path) -> dict[str, list[Any]]:
         except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors and OSErrors
             raise InputError(f"{path} is damaged: {error}.") from error
     return {name: list(columns[name]) for name in names}
-
-
-def opened_parquet(path: Path) -> Any:
-    """pyarrow's reader of a file; a sentence where it cannot be had."""
-    try:
-        from pyarrow import ArrowInvalid, parquet
-    except ImportError:
-        raise InputError(
-            f"{path} is a parquet file; reading it needs pyarrow: pip install 'doubtless[parquet]'."
-        ) from None
-    try:
-        return parquet.ParquetFile(path)
-    except (ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} is no readable parquet file: {error}.") from error
 
 
 def detect_columns(path: Path, schema: Any, wanted: Columns) -> Columns:

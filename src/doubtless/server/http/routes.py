@@ -16,6 +16,7 @@ from doubtless.data.images import uploaded_kinds
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer
+from doubtless.gallery.together import MOST_PHOTOS
 from doubtless.server.http import bodies, problems, schemas
 from doubtless.server.http.bodies import FORM, JSON
 from doubtless.server.service.decoder import Picture
@@ -100,9 +101,7 @@ def _add_together(router: APIRouter, service: Service) -> None:
         asked: schemas.SearchForm | schemas.TogetherBody
         photos: list[Tensor] | Embedding
         if bodies.content_type(request, FORM, JSON) == FORM:
-            asked, images = await bodies.read_images(
-                request, schemas.SearchForm, "image", most=schemas.MOST_PHOTOS
-            )
+            asked, images = await bodies.read_images(request, schemas.SearchForm, "image", most=MOST_PHOTOS)
             photos = [(await _decoded(service, image)).pixels for image in images]
         else:
             asked = await bodies.read_json(request, schemas.TogetherBody)

@@ -12,6 +12,7 @@ from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer, Feedback, PairAnswer
 from doubtless.gallery.answer import finite
+from doubtless.gallery.together import MOST_PHOTOS
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
@@ -33,8 +34,6 @@ Name = Annotated[
 Said = Annotated[Literal["right", "wrong"] | None, Field(description="Is what was answered right?")]
 Metadata = Annotated[dict[Key, JsonValue], Field(max_length=100)]
 
-MOST_PHOTOS = 14
-"""Of one thing."""
 WHERE = {"label": ["Sneaker", "Sandal"], "shelf": 3}
 
 
