@@ -6,6 +6,7 @@ python benchmarks/open_set_page.py features/divisions --out benchmarks/results/o
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,8 +76,11 @@ def summary(records: Sequence[Record]) -> Record:
 
 
 def write_results(divisions: Path, out: Path) -> None:
-    """open-set.json and README.md from the files of divisions."""
-    sets = {}
+    """open-set.json and README.md from the files of divisions; sets without such keep what was measured earlier."""
+    before = out / "open-set.json"
+    sets = json.loads(before.read_text())["sets"] if before.exists() else {}
+    for found in sets.values():
+        found["earlier"] = True
     for path in sorted(divisions.glob("*.jsonl")):
         records = read(path)
         if records:
@@ -84,9 +88,9 @@ def write_results(divisions: Path, out: Path) -> None:
     result = {
         "command": "python benchmarks/open_set.py --cache features --run NAME=FOLDER",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "sets": sets,
+        "sets": dict(sorted(sets.items())),
     }
-    write_page(out, "open-set", result, page(sets))
+    write_page(out, "open-set", result, page(result["sets"]))
 
 
 def _rounded(value: Any) -> Any:
@@ -127,9 +131,16 @@ def page(sets: dict[str, Record]) -> str:
 def _progress(sets: dict[str, Record]) -> str:
     """How many divisions there are, where they are fewer than were asked for."""
     fewest = min((found["divisions"] for found in sets.values()), default=0)
+    told = f"**{ASKED} divisions were asked for; there are {fewest} so far** (of some sets more)."
     if fewest >= ASKED:
-        return f"{fewest} divisions."
-    return f"**{ASKED} divisions were asked for; there are {fewest} so far** (of some sets more)."
+        told = f"{fewest} divisions."
+    earlier = [key for key, found in sets.items() if found.get("earlier")]
+    if not earlier:
+        return told
+    return (
+        f"{told} Of {', '.join(earlier)} there is what an earlier version's evidence came to: their networks were "
+        "not at hand when it changed."
+    )
 
 
 def _name(key: str) -> str:
