@@ -102,6 +102,15 @@ def test_from_plan_to_comparison(suite: Path, tmp_path: Path, monkeypatch: pytes
     } == before
     assert json.loads((tmp_path / "out" / "tiny.json").read_text())["table"] == result["table"]
 
+    drawn = tmp_path / "out" / "tiny.html"
+    before_redrawing = drawn.read_text()
+    assert bench(suite, tmp_path, "--redraw").exit_code == 0
+    assert drawn.read_text() == before_redrawing  # figures and pictures are kept, numbers the same
+    drawn.unlink()
+    assert bench(suite, tmp_path, "--redraw").exit_code == 0
+    assert "it is made up" in drawn.read_text()  # from the numbers alone
+    assert "<h3>Versions</h3>" in drawn.read_text()
+
 
 def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> None:
     content = yaml.safe_load(suite.read_text())

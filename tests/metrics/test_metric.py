@@ -152,7 +152,10 @@ def test_reports_show_it_with_its_sentence(tmp_path: Path, capsys: pytest.Captur
         assert metric.sentence in page
     assert "<h3>Of another package</h3>" in page
     write_comparison(tmp_path / "both.html", title="Both", rows=[MethodResult("one", [found])])
-    assert "<h3>Of another package</h3>" in (tmp_path / "both.html").read_text()
+    both = (tmp_path / "both.html").read_text()
+    assert '<th scope="colgroup" colspan="1">Of another package</th>' in both
+    for metric in (MRR, GAP):
+        assert f'<span class="heading">{metric.title}</span>' in both
     print_evaluation(found, "Plugin")
     printed = capsys.readouterr().out
     assert "mrr" in printed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-VOID = {"meta", "link", "img", "br"}
+VOID = {"meta", "link", "img", "br", "input"}
 LOADING = {
     "src",
     "href",
@@ -63,6 +65,14 @@ class Page(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.tags if name == tag]
 
+    def _is_allowed(self) -> bool:
+        """Whether the page's policy names the page's own script, by its hash."""
+        digest = hashlib.sha256(self.data.get("None", "").encode()).digest()
+        policies = [meta.get("content") or "" for meta in self.all("meta") if "http-equiv" in meta]
+        return any(
+            f"script-src 'sha256-{base64.b64encode(digest).decode()}'" in policy for policy in policies
+        )
+
     def outside(self) -> list[str]:
         """Everything that a browser would fetch or run."""
         found = []
@@ -75,7 +85,7 @@ class Page(HTMLParser):
                     found.append(f"{tag} {name}={value}")
             if tag in ("iframe", "object", "embed", "base", "audio", "video"):
                 found.append(tag)
-            if tag == "script" and attributes.get("type") != "application/json":
+            if tag == "script" and attributes.get("type") != "application/json" and not self._is_allowed():
                 found.append(f"script {attributes}")
         for style in self.styles:
             found += re.findall(r"@import.*|url\((?!data:).*|@font-face", style)

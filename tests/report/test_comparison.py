@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 from doubtless.errors import InputError
 from doubtless.evaluation.result import Evaluation, Measure
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare_methods, write_comparison
-from doubtless.report.comparison_sections import Footnotes
+from doubtless.report.comparison_table import Footnotes
 from tests.report.example import example, methods, pictures
 
 
@@ -100,13 +100,14 @@ def test_page_shows_numbers_marks_and_reasons(tmp_path: Path) -> None:
     html = (tmp_path / "c.html").read_text()
     cell = table.cells["lam-online"]["recall@1"]
     marked = '<sup title="Better than deterministic (paired bootstrap, p = 0.002).">†</sup>'
-    assert f"<b>{cell.mean:.3f}</b> ± {cell.std:.3f}{marked}" in html
+    spread = f'<span class="spread"> ± {cell.std:.3f}</span>'
+    assert f'<td class="number first"><span class="mean">{cell.mean:.3f}</span>{spread}{marked}' in html
     assert html.count("†: more than chance") == 1
     assert f"paper 0.850 ({cell.mean - 0.85:+.3f})".replace("-", "−") in html
     assert re.search(r"paper 0.020 <span class=\"warning\">not comparable<sup>\w</sup>", html)
     assert "Not comparable: the paper&#x27;s ECE drops every query" in html
     assert "ensemble, seed 2 failed" in html
-    assert html.count("<details") == 3  # the fourth method has no pictures
+    assert html.count("<details data-of=") == 3  # the fourth method has no pictures
     for figure in (
         "Reliability",
         "Out-of-distribution images found · digits",
@@ -123,7 +124,7 @@ def test_learned_uncertainty_that_loses_to_a_free_one_says_so(tmp_path: Path) ->
     rows = [MethodResult("a", [Evaluation({"error_auroc": Measure(0.7)}, baselines=free)])]
     write_comparison(tmp_path / "c.html", title="t", rows=rows)
     html = (tmp_path / "c.html").read_text()
-    assert "does not beat this free baseline" in html
+    assert "does not beat the best free baseline" in html
     assert '<span class="warning">free distance: 0.800</span>' in html  # in the tile too
     rows = [MethodResult("a", [Evaluation({"error_auroc": Measure(0.9)}, baselines=free)])]
     write_comparison(tmp_path / "c.html", title="t", rows=rows)

@@ -13,6 +13,7 @@ from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import MADE_WITH, read_queries
 from doubtless.data import open_source
+from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation, QueryRecord
 from doubtless.files import read_json, write_json
 from doubtless.metrics import PairedComparison
@@ -20,7 +21,14 @@ from doubtless.metrics.bootstrap import Form, mean_form, paired_bootstraps
 from doubtless.metrics.catalogue import better, metric_of
 from doubtless.metrics.metric import work_out
 from doubtless.metrics.views import Scored
-from doubtless.report import Cell, ComparisonTable, MethodResult, compare_methods, write_comparison
+from doubtless.report import (
+    Cell,
+    ComparisonTable,
+    MethodResult,
+    compare_methods,
+    redraw_comparison,
+    write_comparison,
+)
 from doubtless.report.comparison import WITH_DOUBT
 from doubtless.runs import Run, open_run_data
 from doubtless.runs.report import image_lookup, versions
@@ -147,6 +155,31 @@ def write_results(suite: Suite, jobs: Sequence[Job], folder: Path, *, command: s
         command=command,
         label_names=open_source(jobs[0].config.data.source, root=jobs[0].config.data.root).label_names,
     )
+    return table
+
+
+def redraw_results(name: str, folder: Path) -> ComparisonTable:
+    """The suite's page from the JSON beside it, drawn anew or for the first time; the runs need not be at hand."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        raise InputError(f"There is no {path}; `doubtless bench {name}` writes it.")
+    result = read_json(path)
+    table = ComparisonTable.from_json(result["table"])
+    seeds: dict[str, list[Evaluation]] = {}
+    for run in result["runs"]:
+        seeds.setdefault(run["method"], []).append(Evaluation.from_json(run))
+    rows = [
+        MethodResult(row, seeds[row])
+        if row in seeds
+        else MethodResult(row, [_by_doubt(seed) for seed in seeds[row.removesuffix(WITH_DOUBT)]])
+        for row in table.cells
+    ]
+    drawn, title = path.with_suffix(".html"), result["title"]
+    if drawn.is_file():
+        redraw_comparison(drawn, title=title, rows=rows, table=table)
+    else:  # only the numbers were brought home
+        command, versions = result["command"], result["versions"]
+        write_comparison(drawn, title=title, rows=rows, table=table, versions=versions, command=command)
     return table
 
 

@@ -34,6 +34,10 @@ def bench(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan with an estimate and stop.")
     ] = False,
+    redraw: Annotated[
+        bool,
+        typer.Option("--redraw", help="Draw the page anew from its JSON, without any run; figures stay."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV: mean and deviation.")] = False,
 ) -> None:
@@ -46,12 +50,17 @@ def bench(
     Example: doubtless bench demo --jobs 2
     """
     from doubtless.bench import load_suite, plan_jobs, run_suite
-    from doubtless.bench.comparison import write_results
+    from doubtless.bench.comparison import redraw_results, write_results
     from doubtless.cli.tables import comparison_csv, print_comparison, print_json, recorded_command
 
     refuse_both(json, csv)
     if suite is None:
         _list_suites(json, csv)
+        return
+    if redraw:
+        name = Path(suite).stem
+        redraw_results(name, out)
+        typer.echo(f"drawn anew: {out / name}.html")
         return
     chosen = _narrowed(load_suite(suite), seeds, only)
     if tune and not dry_run:

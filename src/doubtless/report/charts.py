@@ -163,6 +163,7 @@ class Line:
     curve: Curve
     style: str = "s0"
     marks: bool = False
+    of: str = ""  # whose line it is: a page's script finds it by that
 
 
 @dataclass(frozen=True)
@@ -241,13 +242,15 @@ def scatter(groups: Sequence[Points], *, description: str, height: float = 300.0
     )
 
 
-def legend(lines: Sequence[Line | Points], *, diagonal: str = "", filled: bool = False) -> str:
+def legend(
+    lines: Sequence[Line | Points], *, diagonal: str = "", filled: bool = False, kind: str = "legend"
+) -> str:
     """Names beside samples of their lines, dots or (`filled`) bars, as an HTML list that wraps on a phone."""
-    entries = [(line.name, _sample(line, filled)) for line in lines]
+    items = [f"<li{_of(line)}>{_sample(line, filled)}{text(line.name)}</li>" for line in lines]
     if diagonal:
-        entries.append((diagonal, _swatch('<line class="line diagonal" x1="1" x2="25" y1="6" y2="6"/>', 26)))
-    items = "".join(f"<li>{sample}{text(name)}</li>" for name, sample in entries)
-    return f'<ul class="legend">{items}</ul>'
+        sample = _swatch('<line class="line diagonal" x1="1" x2="25" y1="6" y2="6"/>', 26)
+        items.append(f"<li>{sample}{text(diagonal)}</li>")
+    return f'<ul class="{kind}">{"".join(items)}</ul>' if items else ""
 
 
 def whisker(value: float, *, low: float | None, high: float | None) -> str:
@@ -270,7 +273,11 @@ def _line(frame: Frame, line: Line) -> str:
     path = " ".join("M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in piece) for piece in pieces)
     marks = _marks(frame, line.curve) if line.marks or not path else ""
     drawn = _inside(frame, f'<path class="line" d="{path}"/>') if path else ""
-    return f'<g class="{line.style}">{drawn}{marks}</g>' if path or marks else ""
+    return f'<g class="{line.style}"{_of(line)}>{drawn}{marks}</g>' if path or marks else ""
+
+
+def _of(line: Line | Points) -> str:
+    return f' data-of="{text(line.of)}"' if isinstance(line, Line) and line.of else ""
 
 
 def _inside(frame: Frame, body: str, *, margin: float = 2.0) -> str:

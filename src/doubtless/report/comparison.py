@@ -79,6 +79,18 @@ class ComparisonTable:
             "notes": list(self.notes),
         }
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ComparisonTable:
+        """What `to_json` gave; a mean that is null becomes NaN."""
+        cells = {
+            method: {
+                metric: Cell(**(cell | {"mean": math.nan if cell["mean"] is None else cell["mean"]}))
+                for metric, cell in row.items()
+            }
+            for method, row in data["cells"].items()
+        }
+        return cls(data["metrics"], cells, data["notes"])
+
 
 def compare_methods(
     rows: Sequence[MethodResult],
@@ -154,11 +166,44 @@ def write_comparison(
         table = compare_methods(rows, published=published, not_comparable=not_comparable)
     made_with = provenance(config=config, versions=versions, command=command)
     sections = [
-        *comparison_sections(rows, table, names=label_names),
+        *comparison_sections(rows, table, title=title, names=label_names),
         Section("provenance", "Made with", made_with),
     ]
     data = json_block(_json(rows, table), identifier="doubtless-comparison")
-    write_text(path, page(title=title, lead=lead(rows), sections=sections, data=data))
+    write_text(path, page(title=title, lead=lead(rows), sections=sections, data=data, own="comparison"))
+
+
+def redraw_comparison(
+    path: str | Path, *, title: str, rows: Sequence[MethodResult], table: ComparisonTable
+) -> None:
+    """Writes a benchmark's page anew from its numbers; what they do not hold stays as the page has it.
+
+    Curves and pictures are in the page alone, so that one which was measured elsewhere keeps its figures.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> row = MethodResult("triplet", [Evaluation({"recall@1": Measure(0.9)})])
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "comparison.html")
+    ...     write_comparison(file, title="Demo", rows=[row], command="doubtless bench demo")
+    ...     redraw_comparison(file, title="Demo", rows=[row], table=compare_methods([row]))
+    ...     "doubtless bench demo" in file.read_text()
+    True
+    """
+    from doubtless.report.comparison_sections import lead, numbers_sections
+    from doubtless.report.page import page, read_sections
+
+    if not Path(path).is_file():
+        raise InputError(f"There is no page {path} to draw anew.")
+    drawn = numbers_sections(table, title=title)
+    kept = [
+        section
+        for section in read_sections(Path(path).read_text(encoding="utf-8"))
+        if section.identifier not in {one.identifier for one in drawn}
+    ]
+    data = json_block(_json(rows, table), identifier="doubtless-comparison")
+    write_text(
+        path, page(title=title, lead=lead(rows), sections=[*drawn, *kept], data=data, own="comparison")
+    )
 
 
 def _measured(evaluation: Evaluation) -> list[str]:

@@ -1,45 +1,19 @@
-"""The sections of a comparison: best of each key figure, tables with footnotes, overlaid curves, examples."""
+"""The sections of a comparison: best of each key figure, the table, overlaid curves, folded details."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-from doubtless.metrics.catalogue import better, groups, in_order, meaning
+from doubtless.metrics.catalogue import better, meaning
 from doubtless.metrics.measure import Curve
-from doubtless.report.charts import Line, series
+from doubtless.report.charts import Line, legend, series
 from doubtless.report.comparison import WITH_DOUBT, Cell, ComparisonTable, MethodResult
+from doubtless.report.comparison_table import results_table
 from doubtless.report.figures import KINDS, REFERENCES, draw, draw_run, line_name
-from doubtless.report.page import Column, Section, definitions, gallery, interval, number, table, text
+from doubtless.report.page import Section, definitions, gallery, number, text
 from doubtless.report.sections import MOST_TILES, TILES, certainty_section
 
-SIGNIFICANT = "†"
 MANY = 12  # methods with pictures: a page of more shows fewer pictures of each
-
-
-class Footnotes:
-    """Letters for sentences; the same sentence keeps its letter."""
-
-    def __init__(self) -> None:
-        self._sentences: list[str] = []
-
-    def mark(self, sentence: str) -> str:
-        """The letter of a sentence (HTML), a new one where it is new."""
-        if sentence not in self._sentences:
-            self._sentences.append(sentence)
-        return f"<sup>{self._letter(self._sentences.index(sentence))}</sup>"
-
-    def listed(self) -> str:
-        """All sentences with their letters (HTML)."""
-        items = "".join(
-            f"<li><sup>{self._letter(place)}</sup> {text(sentence)}</li>"
-            for place, sentence in enumerate(self._sentences)
-        )
-        return f'<ul class="footnotes">{items}</ul>' if items else ""
-
-    @staticmethod
-    def _letter(place: int) -> str:
-        return chr(ord("a") + place % 26) * (1 + place // 26)
 
 
 def lead(rows: Sequence[MethodResult]) -> str:
@@ -60,16 +34,23 @@ def lead(rows: Sequence[MethodResult]) -> str:
 
 
 def comparison_sections(
-    rows: Sequence[MethodResult], compared: ComparisonTable, *, names: Sequence[str] | None
+    rows: Sequence[MethodResult], compared: ComparisonTable, *, title: str, names: Sequence[str] | None
 ) -> list[Section]:
     """The parts of the page, those without content included; `page` leaves them out."""
     return [
-        Section("best", "Best of each", _tiles(compared)),
-        Section("results", "Results", _tables(compared)),
-        Section("figures", "Figures", gallery(_overlays(rows))),
-        Section("histograms", "Known and out-of-distribution images", gallery(_histograms(rows))),
+        *numbers_sections(compared, title=title),
+        Section("figures", "Figures", _overlays(rows)),
+        Section("histograms", "Known and out-of-distribution images", _histograms(rows)),
         Section("examples", "Examples", _examples(rows, names)),
         Section("counts", "Counts", _counts(rows)),
+    ]
+
+
+def numbers_sections(compared: ComparisonTable, *, title: str) -> list[Section]:
+    """The parts that are drawn from the table alone."""
+    return [
+        Section("best", "Best of each", _tiles(compared)),
+        Section("results", "Results", results_table(compared, title=title)),
     ]
 
 
@@ -97,84 +78,10 @@ def _still_better(metric: str, mean: float, cells: Mapping[str, Cell]) -> str:
     return "" if name is None else f'<span class="warning">free {text(name)}: {number(value)}</span>'
 
 
-def _tables(compared: ComparisonTable) -> str:
-    """One table for each group of metrics, so that each fits a screen; marks are explained below them."""
-    footnotes, parts = Footnotes(), []
-    for group in groups():
-        metrics = in_order(compared.metrics, group)
-        if not metrics:
-            continue
-        columns = [Column("method"), *(Column(_heading(metric), numeric=True) for metric in metrics)]
-        body = [
-            [text(method), *(_cell(row.get(metric), metric, footnotes) for metric in metrics)]
-            for method, row in compared.cells.items()
-            if any(metric in row for metric in metrics)  # a doubt retrieves nothing
-        ]
-        parts.append(f"<h3>{text(group)}</h3>{table(columns, body, label=group)}")
-    parts.append(
-        '<p class="note">Mean ± standard deviation over seeds; ● marks the best mean, # is the rank. '
-        "In small print: the best free baseline of the same embedding, a paper's number."
-        f"{_explained(compared)}</p>"
-    )
-    parts.append(footnotes.listed())
-    if compared.notes:
-        parts.append(f'<ul class="notes">{"".join(f"<li>{text(note)}</li>" for note in compared.notes)}</ul>')
-    return "".join(parts)
-
-
-def _explained(compared: ComparisonTable) -> str:
-    """What the mark of significance says, where it stands somewhere."""
-    if not any(cell.significant for row in compared.cells.values() for cell in row.values()):
-        return ""
-    return f" {SIGNIFICANT}: more than chance; what was compared is shown under the pointer and in the JSON."
-
-
-def _heading(metric: str) -> str:
-    words = meaning(metric)
-    direction = f"<small>{words.direction}</small>" if words.sentence else ""
-    return f"{text(words.title)}{direction}"
-
-
-def _cell(cell: Cell | None, metric: str, footnotes: Footnotes) -> str:
-    """The number, then in small print: rank and interval, the free baseline, the published number."""
-    if cell is None:
-        return number(None)
-    shown = f"<b>{number(cell.mean)}</b>" if cell.best else number(cell.mean)
-    spread = f" ± {number(cell.std)}" if cell.std is not None else ""
-    dot = '<span class="best" title="best of its column">●</span> ' if cell.best else ""
-    significant = f'<sup title="{text(cell.significant)}">{SIGNIFICANT}</sup>' if cell.significant else ""
-    rank = f"#{cell.rank}" if cell.rank is not None else ""
-    small = [" · ".join(part for part in (rank, interval(cell.low, cell.high)) if part)]
-    if cell.free is not None:
-        small.append(_free(cell, cell.free, metric, footnotes))
-    if cell.published is not None:
-        small.append(_published(cell, cell.published, footnotes))
-    return f"{dot}{shown}{spread}{significant}" + "".join(f"<small>{line}</small>" for line in small if line)
-
-
-def _free(cell: Cell, free: float, metric: str, footnotes: Footnotes) -> str:
-    """The best free baseline; a learned uncertainty that does not beat it says so."""
-    shown = f"free {number(free)} ({text(cell.free_name)})"
-    if math.isfinite(cell.mean) and not better(metric, cell.mean, free):
-        return f'<span class="warning">{shown}{footnotes.mark(_NOT_BEATEN)}</span>'
-    return shown
-
-
-_NOT_BEATEN = "The learned uncertainty does not beat this free baseline of the same embedding."
-
-
-def _published(cell: Cell, value: float, footnotes: Footnotes) -> str:
-    if cell.not_comparable:
-        mark = footnotes.mark(f"Not comparable: {cell.not_comparable}")
-        return f'paper {number(value)} <span class="warning">not comparable{mark}</span>'
-    difference = cell.mean - value
-    sign = "+" if difference >= 0 else ""
-    return f"paper {number(value)} ({sign}{number(difference)})"
-
-
-def _overlays(rows: Sequence[MethodResult]) -> list[str]:
-    """Calibration, ROC, sparsification, risk-coverage of all methods, each with its own colour and dash."""
-    drawn = []
+def _overlays(rows: Sequence[MethodResult]) -> str:
+    """Calibration, ROC, sparsification, risk-coverage of all methods below one legend; each has its own look."""
+    drawn: list[str] = []
+    named: dict[str, Line] = {}
     drawing = [row for row in rows if row.evaluations[0].curves]  # the same style in every figure
     for kind in KINDS:
         for name in _figure_names(rows, kind) if kind != "histogram" else []:
@@ -184,8 +91,11 @@ def _overlays(rows: Sequence[MethodResult]) -> list[str]:
                 if (line := _method_line(row, name, place)) is not None
             ]
             if lines:
-                drawn.append(draw(name, lines))
-    return drawn
+                drawn.append(draw(name, lines, of_all=True))
+            for line in lines:  # a name that says which free score is drawn is the longer one
+                named[line.of] = max(named.get(line.of, line), line, key=lambda one: len(one.name))
+    shared = [named[row.name] for row in drawing if row.name in named]
+    return legend(shared, kind="legend shared") + gallery(drawn) if drawn else ""
 
 
 def _figure_names(rows: Sequence[MethodResult], kind: str) -> list[str]:
@@ -201,31 +111,40 @@ def _method_line(row: MethodResult, figure: str, place: int) -> Line | None:
     if chosen is None:
         return None
     name = row.name if chosen != "distance" else f"{row.name}: {line_name(chosen)}"
-    return Line(name, curves[chosen], series(place), marks=KINDS[figure.partition("/")[0]].marks)
+    marks = KINDS[figure.partition("/")[0]].marks
+    return Line(name, curves[chosen], series(place), marks=marks, of=row.name)
 
 
-def _histograms(rows: Sequence[MethodResult]) -> list[str]:
-    """Small multiples: one histogram for each OOD set and method."""
-    drawn = []
+def _histograms(rows: Sequence[MethodResult]) -> str:
+    """Small multiples, one histogram for each method, folded by OOD set."""
+    parts = []
     for name in _figure_names(rows, "histogram"):
+        ood, drawn = name.partition("/")[2], []
         for row in rows:
             curves = row.evaluations[0].curves.get(name, {})
             if any(curve.x for curve in curves.values()):
-                title = f"{row.name} · {name.partition('/')[2]}"
-                drawn.append(draw_run(row.evaluations[0], name, title=title, note=""))
-    return drawn
+                one = draw_run(row.evaluations[0], name, title=f"{row.name} · {ood}", note="", of=row.name)
+                drawn.append(one)
+        if drawn:
+            parts.append(f"<details><summary>{text(ood)}</summary>{gallery(drawn)}</details>")
+    return _folds(parts)
 
 
 def _examples(rows: Sequence[MethodResult], names: Sequence[str] | None) -> str:
-    """Most and least certain queries of each method, folded: the first is open."""
+    """Most and least certain queries of each method, folded."""
     parts: list[str] = []
     count = 12 if sum(row.images is not None for row in rows) <= MANY else 4
     for row in rows:
         body = certainty_section(row.evaluations[0], images=row.images, names=names, count=count)
         if body:
-            state = "" if parts else " open"
-            parts.append(f"<details{state}><summary>{text(row.name)}</summary>{body}</details>")
-    return "".join(parts)
+            parts.append(
+                f'<details data-of="{text(row.name)}"><summary>{text(row.name)}</summary>{body}</details>'
+            )
+    return _folds(parts)
+
+
+def _folds(parts: Sequence[str]) -> str:
+    return f'<div class="folds">{"".join(parts)}</div>' if parts else ""
 
 
 def _counts(rows: Sequence[MethodResult]) -> str:

@@ -85,15 +85,20 @@ def evaluation_figures(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def draw_run(evaluation: Evaluation, name: str, *, title: str | None = None, note: str | None = None) -> str:
-    """One run's figure. For points the histograms are of the distance, and say so."""
+def draw_run(
+    evaluation: Evaluation, name: str, *, title: str | None = None, note: str | None = None, of: str = ""
+) -> str:
+    """One run's figure; `of` names whose it is, where a page has several.
+
+    For points the histograms are of the distance, and say so.
+    """
     lines = run_lines(evaluation.curves[name], name)
     kind, _, part = name.partition("/")
     of_distance = kind == "histogram" and "uncertainty" not in evaluation.curves.get(
         f"roc/{part}", {"uncertainty"}
     )
     x_label = "distance to the first hit" if of_distance else KINDS[kind].x_label
-    return draw(name, lines, title=title, note=note, x_label=x_label)
+    return draw(name, lines, title=title, note=note, x_label=x_label, of=of)
 
 
 def draw(
@@ -103,8 +108,13 @@ def draw(
     title: str | None = None,
     note: str | None = None,
     x_label: str | None = None,
+    of: str = "",
+    of_all: bool = False,
 ) -> str:
-    """One figure, named as in `Evaluation.curves` (``roc/digits``), with its legend."""
+    """One figure, named as in `Evaluation.curves` (``roc/digits``), with its legend.
+
+    `of_all` leaves its lines out of the legend: one legend stands above the figures of all methods.
+    """
     kind_name, _, part = name.partition("/")
     kind = KINDS[kind_name]
     title = title or kind.title + (f" · {part}" if part else "")
@@ -115,7 +125,7 @@ def draw(
     description = f"{title}: {kind.y_label} against {x_label} for {', '.join(line.name for line in lines)}"
     if kind_name == "histogram":
         body = histogram(lines, x_label=x_label, y_label=kind.y_label, description=description)
-        return figure(title, body + legend(lines, filled=True), note=note)
+        return figure(title, body + legend(lines, filled=True), note=note, of=of)
     body = line_chart(
         lines,
         x_label=x_label,
@@ -125,7 +135,7 @@ def draw(
         y_range=_y_range(kind, lines),
         diagonal=bool(kind.diagonal),
     )
-    return figure(title, body + legend(lines, diagonal=kind.diagonal), note=note)
+    return figure(title, body + legend([] if of_all else lines, diagonal=kind.diagonal), note=note)
 
 
 def run_lines(curves: Mapping[str, Curve], name: str) -> list[Line]:

@@ -6,9 +6,12 @@ outside passes `text`.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -16,6 +19,7 @@ from pathlib import PurePath
 from typing import Any
 
 MISSING = "–"
+MOST_LINES = 60  # of a configuration: a longer one, as of a suite, is folded
 
 
 def text(value: object) -> str:
@@ -84,10 +88,14 @@ def _classes(column: Column) -> str:
     return f' class="{names}"' if names else ""
 
 
-def figure(title: str, body: str, *, note: str = "", kind: str = "chart") -> str:
-    """A figure with its caption above: a title, a sentence that says how to read it, then the drawing (HTML)."""
+def figure(title: str, body: str, *, note: str = "", kind: str = "chart", of: str = "") -> str:
+    """A figure with its caption above: a title, a sentence that says how to read it, then the drawing (HTML).
+
+    `of` says whose it is, for a page's script.
+    """
     sentence = f"<span>{text(note)}</span>" if note else ""
-    return f'<figure class="{kind}"><figcaption><b>{text(title)}</b>{sentence}</figcaption>{body}</figure>'
+    whose = f' data-of="{text(of)}"' if of else ""
+    return f'<figure class="{kind}"{whose}><figcaption><b>{text(title)}</b>{sentence}</figcaption>{body}</figure>'
 
 
 def definitions(pairs: Sequence[tuple[str, str]]) -> str:
@@ -96,7 +104,8 @@ def definitions(pairs: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="facts">{items}</dl>' if items else ""
 
 
-# The browser itself refuses whatever might slip through: pictures from data: addresses, inline style, nothing else.
+# The browser itself refuses whatever might slip through: pictures from data: addresses, inline style, and of
+# scripts only the page's own, known by its hash.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
@@ -109,25 +118,54 @@ class Section:
     body: str
 
 
-def page(*, title: str, lead: str, sections: Sequence[Section], data: str) -> str:
-    """The whole document. `lead` is plain text, `data` the JSON block."""
+def read_sections(document: str) -> list[Section]:
+    """The sections of a page that `page` wrote, to draw some of them anew and keep the rest.
+
+    >>> kept = Section("examples", "Most & least", "<p>…</p>")
+    >>> read_sections(page(title="t", lead="", sections=[kept], data="")) == [kept]
+    True
+    """
+    found = re.findall(r'<section id="([^"]*)"><h2>(.*?)</h2>(.*?)</section>', document, re.DOTALL)
+    return [Section(identifier, html.unescape(title), body) for identifier, title, body in found]
+
+
+def page(*, title: str, lead: str, sections: Sequence[Section], data: str, own: str = "") -> str:
+    """The whole document. `lead` is plain text, `data` the JSON block.
+
+    A page with a style and a script of its own names their files by their stem, `own`.
+    """
     shown = [section for section in sections if section.body]
     links = "".join(f'<a href="#{section.identifier}">{text(section.title)}</a>' for section in shown)
     body = "".join(
         f'<section id="{section.identifier}"><h2>{text(section.title)}</h2>{section.body}</section>'
         for section in shown
     )
-    style = resources.files("doubtless.report").joinpath("style.css").read_text(encoding="utf-8")
+    style = "".join(_file(f"{name}.css") for name in ("tokens", "style", own) if name)
+    script = _file(f"{own}.js") if own else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}{_allowed(script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="generator" content="doubtless">\n'
         f'<link rel="icon" href="data:,">\n<title>{text(title)}</title>\n<style>\n{style}</style>\n</head>\n'
         "<body>\n"
         f'<header><p class="brand">doubtless</p><h1>{text(title)}</h1><p class="lead">{text(lead)}</p></header>\n'
-        f'<nav aria-label="Sections">{links}</nav>\n<main>\n{body}\n</main>\n{data}\n</body>\n</html>\n'
+        f'<nav aria-label="Sections">{links}</nav>\n<main>\n{body}\n</main>\n{data}\n'
+        f"{f'<script>{script}</script>' if script else ''}</body>\n</html>\n"
     )
+
+
+def _allowed(script: str) -> str:
+    """What the policy says of this script: that it runs, and no other."""
+    if not script:
+        return ""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"; script-src 'sha256-{digest}'"
+
+
+def _file(name: str) -> str:
+    """A file of this room, as text."""
+    return resources.files("doubtless.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def gallery(figures: Sequence[str]) -> str:
@@ -144,7 +182,12 @@ def provenance(*, config: Mapping[str, Any], versions: Mapping[str, str], comman
         parts.append(f'<h3>Command</h3><pre class="command"><code>{text(command)}</code></pre>')
     if config:
         dumped = yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True, width=90)
-        parts.append(f'<h3>Configuration</h3><pre tabindex="0"><code>{text(dumped.rstrip())}</code></pre>')
+        lines = f'<pre tabindex="0"><code>{text(dumped.rstrip())}</code></pre>'
+        parts.append(
+            f"<details><summary>Configuration</summary>{lines}</details>"
+            if dumped.count("\n") > MOST_LINES
+            else f"<h3>Configuration</h3>{lines}"
+        )
     if versions:
         parts.append(
             "<h3>Versions</h3>"

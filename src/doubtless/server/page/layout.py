@@ -41,13 +41,13 @@ def read(name: str) -> str:
     return files(PACKAGE).joinpath(name).read_text(encoding="utf-8")
 
 
-def _report() -> str:
-    return files("doubtless.report").joinpath("style.css").read_text(encoding="utf-8")
+def _report(name: str) -> str:
+    return files("doubtless.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def _palette() -> str:
     """The report goes by the system's preference, Gradio by the class ``dark``, which follows it."""
-    light, dark = re.findall(r":root\s*{([^}]*)}", _report())[:2]
+    light, dark = re.findall(r":root\s*{([^}]*)}", _report("tokens.css"))[:2]
     return f":root{{{light}color-scheme:light}}.dark,:root:has(.dark){{{dark}color-scheme:dark}}"
 
 
@@ -56,7 +56,7 @@ def _charts() -> str:
 
     Classes that colour series are wanted on the map, too.
     """
-    plain = re.sub(r"(?s)@media print.*", "", _report())
+    plain = re.sub(r"(?s)@media print.*", "", _report("style.css"))
     colours = "".join(re.findall(r"\.s\d \{[^}]*\}", plain))
     return f"{colours}.charts{{{plain}}}"
 
