@@ -76,9 +76,7 @@ class LabelledVectors:
         """Metric and background of all items, or of those that are not left out (n,)."""
         sums = self.sums
         if left_out is not None:
-            some = SampleSums.of(
-                self.vectors[left_out], self.place[left_out], len(sums.count), sums.origin
-            )
+            some = SampleSums.of(self.vectors[left_out], self.place[left_out], len(sums.count), sums.origin)
             sums = sums.without(some)
         metric = sums.metric(self.vectors.dtype)
         if metric is None:

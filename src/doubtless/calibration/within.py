@@ -22,6 +22,8 @@ PRIOR_ITEMS = 4.0
 """Items' worth of belief that a label is as spread as labels are on average."""
 SMALLEST = 1e-6
 """Deviation below which scores are held to be equal: a gallery of copies has no spread to divide by."""
+ROUNDING = 1e-20
+"""Of the vectors' squares: what of a variance is less than this is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,8 @@ class WithinMetric:
         sums = centred.new_zeros(len(members), centred.shape[1]).index_add_(0, place, centred)
         inside = centred - (sums / torch.bincount(place).unsqueeze(1))[place]
         covariance = inside.T @ inside / max(1, len(vectors) - len(members))
+        if float(covariance.diagonal().mean()) <= ROUNDING * float(vectors.double().square().mean()):
+            covariance = torch.zeros_like(covariance)  # copies: a mean of three is not always each of them
         return cls.of(mean, covariance, vectors.dtype, shrinkage=shrinkage)
 
     @classmethod
