@@ -10,9 +10,9 @@ that are not in the gallery. The share of wrong answers, where a share u of the 
 
 and a promise is broken where R exceeds it. R is counted on some ten to two hundred answers and scatters: *surely*
 counts divisions in which a binomial test rejects, at 5 %, that it is at most what was promised, as in open_set.py.
-Labels are those of the gallery and stay, so every division is held to its own 50. Features are those of the network that `doubtless create` takes, not
-trained further, as they are and half-whitened by the gallery's own 50 photos. A division that is in the results is
-not made again.
+Labels are those of the gallery and stay, so every division is held to its own 50. Features are those of the network
+that `doubtless create` takes, not trained further, as they are and half-whitened by the gallery's own 50 photos. A
+division that is in the results is not made again.
 """
 
 from __future__ import annotations
