@@ -27,9 +27,9 @@ Histories  The same gallery in 20 steps of as many photos of its labels coming a
            level is 1 %.
 Photos     Of groups of 1 to 5 test photos of one label that is there, and as many of one that is not, at π = .1:
            top-1, log-loss, the coverage that 5 % of wrong answers allow (`oracle`, by a threshold chosen on these
-           very queries), coverage under the promise, ECE and whether it is kept, by pooled distributions
-           (*pooled*), of the mean of the vectors (*mean*), and of the photo whose first hit is nearest (*maximum*),
-           both judged as single photos.
+           very queries), coverage under the promise, ECE and whether it is kept, by the distributions of the photos
+           and of their mean, pooled (*pooled*), of the mean of the vectors (*mean*), and of the photo whose first
+           hit is nearest (*maximum*), both judged as single photos.
 """
 
 from __future__ import annotations
@@ -199,7 +199,8 @@ def together(photos: Photos, seed: int) -> Record:
                 hits_of(hits, gallery.label_of, stacked), vectors=gallery.vectors, unknown=TERMS.unknown
             )
             found["pooled"] = came_to(pooled.pooling(entries, count + 1), label, known, pooled.promise)
-            found["pooling"] = [pooled.pooling.weight, pooled.pooling.prior, pooled.pooling.floor]
+            rule = pooled.pooling
+            found["pooling"] = [rule.each, rule.mean, rule.constant, rule.floor]
         record[str(count)] = found
     return record
 

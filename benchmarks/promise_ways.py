@@ -34,8 +34,22 @@ def unsearched(photos: Photos, rows: Tensor) -> KeptSearches:
     return KeptSearches(rows, photos.labels[rows], torch.zeros(len(rows), dtype=torch.double), empty, empty)
 
 
+_LAST: dict[tuple[int, bytes, bytes, int], tuple[FittedPart, KeptSearches]] = {}
+"""What was fitted last in this process: experiments with one division begin with the same gallery."""
+
+
 def fitted(photos: Photos, part: Items, gallery: Items, seed: int) -> tuple[FittedPart, KeptSearches]:
     """As the gallery fits a part of itself, or all of it."""
+    key = (id(photos), part.row.numpy().tobytes(), gallery.row.numpy().tobytes(), seed)
+    if key not in _LAST:
+        made = _fitted(photos, part, gallery, seed)
+        while len(_LAST) > 3:
+            del _LAST[next(iter(_LAST))]
+        _LAST[key] = made
+    return _LAST[key]
+
+
+def _fitted(photos: Photos, part: Items, gallery: Items, seed: int) -> tuple[FittedPart, KeptSearches]:
     kept = unsearched(photos, gallery.row)
     queries = drawn(kept, part, gallery, known=MOST_KNOWN, others=MOST_ABSENT, seed=seed)
     searched = queries.among(part, queries.vectors(gallery))

@@ -508,11 +508,13 @@ class TestBackground:
         again = fit_distribution(
             replace(searches_of(items, label), sample=Sample(moved, label, torch.arange(len(label))))
         )
-        same = fitted.present.scores["all"] == again.present.scores["all"]
+        same = (
+            fitted.present.scores["all"] - again.present.scores["all"]
+        ).abs() < 1e-9  # sums, less a fold's
         assert bool(same[0])  # an item that is elsewhere changes what others are measured by, not itself
         assert 0 < int(same.sum()) < len(label)
         own = label == label[0]
-        unchanged = fitted.absent.scores["all"] == again.absent.scores["all"]
+        unchanged = (fitted.absent.scores["all"] - again.absent.scores["all"]).abs() < 1e-9
         assert bool(unchanged[own].all())
         assert not bool(unchanged.all())
 

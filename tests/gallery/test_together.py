@@ -11,7 +11,7 @@ from torch import Tensor
 
 from doubtless.calibration.distribution import Distribution
 from doubtless.calibration.kept_searches import Found, Items, KeptSearches
-from doubtless.calibration.together import Pooling, groups_of, log_odds
+from doubtless.calibration.together import Pooling, fit_pooling, groups_of, log_odds
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
@@ -97,10 +97,10 @@ def test_pooling_is_bayes_rule_for_independent_photos() -> None:
     both = prior * likelihood.prod(0)
     both = both / both.sum()
     found = Distribution(torch.tensor([[4, 9], [4, 9]]), each[:, :2], each[:, 2])
-    pooled = Pooling(1.0, float((prior[0] / prior[2]).log()), 1e-9)(found, 2)
+    pooled = Pooling(1.0, 1.0, -float((prior[0] / prior[2]).log()), 1e-9)(found, 2)
     assert pooled.label.tolist() == [[4, 9]]
     assert torch.allclose(torch.cat([pooled.probability[0], pooled.none]), both, atol=1e-6)
-    same = Pooling(0.5, -3.0, 1e-9)(Distribution(found.label, each[[0, 0], :2], each[[0, 0], 2]), 2)
+    same = Pooling(0.5, 0.5, 0.0, 1e-9)(Distribution(found.label, each[[0, 0], :2], each[[0, 0], 2]), 2)
     assert torch.allclose(same.probability[0], each[0, :2], atol=1e-6)  # twice the same photo says no more
 
 
@@ -109,11 +109,40 @@ def test_a_label_that_one_photo_missed_is_not_lost() -> None:
     found = Distribution(
         torch.tensor([[4, -1], [9, 4]]), chances, torch.tensor([0.5, 0.4], dtype=torch.double)
     )
-    label, total, there = log_odds(found, 2, 0.01)
+    label, odds, there = log_odds(found, 2, 0.01)
     assert label.tolist() == [[4, 9]]
     assert bool(there.all())
     expected = torch.tensor([[0.5 * 0.3, 0.01 * 0.3]], dtype=torch.double) / (0.5 * 0.4)
-    assert torch.allclose(total, expected.log())
+    assert torch.allclose(odds.sum(2), expected.log())
+
+
+def told(true: torch.Tensor, noise: torch.Tensor, generator: torch.Generator) -> Distribution:
+    """What queries of label 0, 1 or none (n,) are told: log-odds of ±2 that point the right way, and noise (n,)."""
+    odds = torch.stack([torch.where(true == name, 2.0, -2.0) for name in (0, 1)], dim=1).double()
+    odds = odds + noise.unsqueeze(1) * torch.randn(len(true), 2, generator=generator, dtype=torch.double)
+    shares = torch.cat([odds, torch.zeros(len(true), 1, dtype=torch.double)], dim=1).softmax(1)
+    return Distribution(torch.tensor([[0, 1]]).repeat(len(true), 1), shares[:, :2], shares[:, 2])
+
+
+@pytest.mark.parametrize("useless", ["photos", "mean"])
+def test_what_says_nothing_counts_for_nothing(useless: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    true = torch.arange(600) % 2
+    both = torch.cat([true, torch.full((300,), -1)]).repeat_interleave(3)  # two photos and their mean
+    is_mean = torch.arange(len(both)) % 3 == 2
+    noise = torch.where(is_mean == (useless == "mean"), 30.0, 1.5).double()
+    each = told(both, noise, generator)
+    rule = fit_pooling(each[: 3 * 600], true, each[3 * 600 :], count=3, unknown=0.3)
+    speaks, silent = (rule.mean, rule.each) if useless == "photos" else (rule.each, rule.mean)
+    assert 0 <= silent < 0.05
+    assert speaks > 0.5
+    loss = [
+        -Pooling(rule.each, rule.mean, rule.constant + more, rule.floor)(each, 3)
+        .outcome(both[::3]).clamp_min(1e-9).log()[:600].mean() * 0.7
+        - Pooling(rule.each, rule.mean, rule.constant + more, rule.floor)(each, 3).none[600:].log().mean() * 0.3
+        for more in (-0.2, 0.0, 0.2)
+    ]  # fmt: skip
+    assert loss[1] < min(loss[0], loss[2])
 
 
 def test_groups_are_of_one_label_and_leave_an_item() -> None:

@@ -25,6 +25,7 @@ NARROW, WIDE = 0.25, 1.0
 NEIGHBORHOOD = 10
 AT_ONCE = 2**24
 """Numbers of items' vectors that are held at a time."""
+IN_CACHE = 2**20
 SMALLEST = 1e-8
 """Length below which a vector has no direction, as in `torch.cosine_similarity`."""
 OF_SCORES = ("narrow", "wide")
@@ -247,12 +248,14 @@ def _from_means(
     found: dict[str, Tensor] = {
         name: torch.zeros(label.shape, dtype=torch.double, device=label.device) for name in OF_VECTORS
     }
-    step = max(1, AT_ONCE // max(1, hits.row.shape[1] * hits.query.shape[1]))
+    means_of, at_once = _means(hits.row[labelled], int(there.sum()), hits.query.shape[1], metric, vectors)
+    step = max(1, at_once // max(1, hits.row.shape[1] * hits.query.shape[1]))
     for start in range(0, len(hits), step):
         part = slice(start, start + step)
         query, pair = there[part].nonzero(as_tuple=True)[0], there[part].flatten().cumsum(0) - 1
         of_hit = pair.view(there[part].shape).gather(1, slot[part])[labelled[part]]  # (hits,)
-        means, count = _means(hits.row[part][labelled[part]], of_hit, len(query), metric, vectors)
+        count = of_hit.bincount(minlength=len(query))
+        means = means_of(hits.row[part][labelled[part]][of_hit.argsort(stable=True)], count)
         # In float64: products of a batch of one and of many differ in their last digits.
         wanted = metric(hits.query[part].double())
         product, length = vecdot(wanted[query], means), vecdot(means, means)
@@ -264,18 +267,29 @@ def _from_means(
 
 
 def _means(
-    row: Tensor, pair: Tensor, pairs: int, metric: WithinMetric, vectors: Vectors
-) -> tuple[Tensor, Tensor]:
-    """Means (pairs, D) in the metric of the items `row` (h,) that belong to each `pair` (h,), and how many do.
+    row: Tensor, pairs: int, dim: int, metric: WithinMetric, vectors: Vectors
+) -> tuple[Callable[[Tensor, Tensor], Tensor], int]:
+    """Rows of items (h,) one label after the other and how many each has (pairs,) → means (pairs, D) in the metric.
 
-    The metric is affine: it is applied to the items or to their means, whichever are fewer.
+    The metric is affine. Where fewer items than `pairs` means are asked for they go through it once, and the second
+    number says how many of their numbers are then looked at at a time: few, which stay near the processor.
     """
-    rows, place = row.unique(return_inverse=True)
-    items = vectors(rows).double()
-    items_first = len(rows) < pairs
-    count = pair.bincount(minlength=pairs)
-    if items_first:
-        items = metric(items)
-    sums = embedding_bag(place[pair.argsort(stable=True)], items, count.cumsum(0) - count, mode="sum")
-    means = sums.div_(count.unsqueeze(1))
-    return means if items_first else metric(means), count.double()
+    rows = row.unique()
+    if len(rows) < pairs and len(rows) * dim <= AT_ONCE:
+        items = metric(vectors(rows).double())
+        return lambda row, count: _mean(torch.searchsorted(rows, row), count, items), IN_CACHE
+
+    def of(row: Tensor, count: Tensor) -> Tensor:
+        some, place = row.unique(return_inverse=True)
+        items = vectors(some).double()
+        if len(some) < len(count):
+            return _mean(place, count, metric(items))
+        return metric(_mean(place, count, items))
+
+    return of, AT_ONCE
+
+
+def _mean(place: Tensor, count: Tensor, items: Tensor) -> Tensor:
+    """Means (pairs, D) of the items at `place` (h,), of which `count` (pairs,) follow each other."""
+    sums = embedding_bag(place, items, count.cumsum(0) - count, mode="sum")
+    return sums.div_(count.unsqueeze(1))

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from doubtless.calibration.background import Background
 from doubtless.calibration.distribution import FOLDS, UNKNOWN, Distribution, LabelDistribution, Weights
 from doubtless.calibration.evidence import Evidence, LabelHits, Statistics, Vectors, evidence
-from doubtless.calibration.within import LabelSpread, WithinMetric
+from doubtless.calibration.sample_sums import LabelledVectors
+from doubtless.calibration.within import LabelSpread
 from doubtless.errors import InputError
 from doubtless.logistic import folds_of
 
@@ -101,8 +101,10 @@ def fit_distribution(searches: Searches, *, folds: int = FOLDS, seed: int = 0) -
     >>> bool((answer.first[0] == label).all())
     True
     """
-    by = _statistics(searches)
-    present, absent = _measured(searches, by, folds=folds, seed=seed)
+    given = searches.sample
+    sample = None if given is None else LabelledVectors.of(given.vectors, given.label)
+    by = _statistics(searches, sample)
+    present, absent = _measured(searches, by, sample, folds=folds, seed=seed)
     both = torch.cat([searches.label, searches.removed])
     fold = folds_of(both, folds=folds, generator=torch.Generator().manual_seed(seed))
     of_present, of_absent = fold[: len(searches.label)], fold[len(searches.label) :]
@@ -118,7 +120,7 @@ def fit_distribution(searches: Searches, *, folds: int = FOLDS, seed: int = 0) -
     )
 
 
-def _statistics(searches: Searches) -> Statistics:
+def _statistics(searches: Searches, sample: LabelledVectors | None) -> Statistics:
     """Unit of scores, spread of labels, metric and background, from all queries and the whole sample."""
     labelled = searches.present.labelled
     if not bool(labelled.any()) or len(searches.removed.unique()) < 2:
@@ -129,20 +131,23 @@ def _statistics(searches: Searches) -> Statistics:
     first = searches.present.score.double().masked_fill(~labelled, -torch.inf).amax(1)
     scale = float(first[first.isfinite()].std(correction=0))
     spread = LabelSpread.fit(searches.present.best_of(searches.label), searches.label)
-    by, sample = Statistics(scale if scale > 0 else 1.0, spread), searches.sample
-    return by if sample is None else _of_sample(by, sample.vectors, sample.label)
+    by = Statistics(scale if scale > 0 else 1.0, spread)
+    return by if sample is None else _of_sample(by, sample)
 
 
-def _of_sample(by: Statistics, vectors: Tensor, label: Tensor) -> Statistics:
-    """The same with the metric and the background of these vectors (s, D) of labels (s,)."""
-    return replace(by, metric=WithinMetric.fit(vectors, label), background=Background.fit(vectors))
+def _of_sample(by: Statistics, sample: LabelledVectors, left_out: Tensor | None = None) -> Statistics:
+    """The same with the metric and the background of a sample, or of what is not left out (s,) of it."""
+    metric, background = sample.fitted(left_out)
+    return replace(by, metric=metric, background=background)
 
 
-def _measured(searches: Searches, by: Statistics, *, folds: int, seed: int) -> tuple[Evidence, Evidence]:
+def _measured(
+    searches: Searches, by: Statistics, vectors: LabelledVectors | None, *, folds: int, seed: int
+) -> tuple[Evidence, Evidence]:
     """Evidence of present and absent queries: present ones without their own item, absent without their label."""
     nearest = searches.present.best_of(searches.label)
     sample = searches.sample
-    if sample is None:
+    if sample is None or vectors is None:
         return (
             evidence(searches.present, by, without=(searches.label, nearest)),
             evidence(searches.absent, by),
@@ -154,29 +159,36 @@ def _measured(searches: Searches, by: Statistics, *, folds: int, seed: int) -> t
     labels = folds_of(torch.cat([sample.label, searches.removed]), folds=folds, generator=generator)
     of_sample, of_absent = labels[: len(sample.label)], labels[len(sample.label) :]
     own = (searches.label, nearest)
-    present = _in_folds(searches.present, of_present, items, searches, by, own)
-    return present, _in_folds(searches.absent, of_absent, of_sample, searches, by, None)
+
+    def measured(
+        hits: LabelHits, fold: Tensor, of_sample: Tensor, own: tuple[Tensor, Tensor] | None
+    ) -> Evidence:
+        return _in_folds(hits, fold, of_sample, vectors, searches.vectors, by, own)
+
+    return (
+        measured(searches.present, of_present, items, own),
+        measured(searches.absent, of_absent, of_sample, None),
+    )
 
 
 def _in_folds(
     hits: LabelHits,
     fold: Tensor,
     of_sample: Tensor,
-    searches: Searches,
+    sample: LabelledVectors,
+    vectors: Vectors | None,
     by: Statistics,
     own: tuple[Tensor, Tensor] | None,
 ) -> Evidence:
     """Evidence of hits, each query's by a metric and background without its fold (n,) of the sample; −1: by all."""
-    sample = searches.sample
-    assert sample is not None
     parts, places = [], []
     for number in fold.unique().tolist():
-        held, kept = (fold == number).nonzero().squeeze(1), of_sample != number
+        held, left_out = (fold == number).nonzero().squeeze(1), of_sample == number
         used = by
-        if number >= 0 and bool(kept.any()):
-            used = _of_sample(by, sample.vectors[kept], sample.label[kept])
+        if number >= 0 and bool((~left_out).any()):
+            used = _of_sample(by, sample, left_out)
         without = None if own is None else (own[0][held], own[1][held])
-        measured = evidence(hits[held], used, vectors=searches.vectors, without=without)
+        measured = evidence(hits[held], used, vectors=vectors, without=without)
         parts.append(measured)
         places.append(held)
     return _joined(parts, torch.cat(places).argsort())

@@ -1,14 +1,15 @@
 """Several photos of one thing: their distributions pooled into one, which stays calibrated and has its own promise.
 
-Independent photos would add their evidence: log-odds of a label against none, less those that were there before any
-photo. Photos of one thing are alike, so the sum counts only in part,
+Independent photos would add their evidence, log-odds of a label against none. Photos of one thing are alike, so the
+sum counts only in part; and the mean of their vectors, asked as one photo more, finds labels that lie between them
+and is often worth more than any of them,
 
-    log P(label)/P(none) = prior + weight · Σᵢ (log Pᵢ(label)/Pᵢ(none) − prior),
+    log P(label)/P(none) = constant + each · Σᵢ log Pᵢ(label)/Pᵢ(none) + mean · log Pₘ(label)/Pₘ(none).
 
-over the photos and, as one photo more, the mean of their vectors: it finds labels that lie between them. A label
-that a photo did not find has some probability there all the same (`floor`). The three numbers are fitted on groups
-of as many photos of one label, none of which finds another of its group, and the promise is made from groups whose
-labels shaped neither them nor the distribution of a single photo.
+A label that a photo did not find has some probability there all the same (`floor`). The numbers are fitted on
+groups of as many photos of one label, none of which finds another of its group, and the promise is made from groups
+whose labels shaped neither them nor the distribution of a single photo. With each = 0 it is the mean alone, with a
+calibration of its own.
 """
 
 from __future__ import annotations
@@ -32,40 +33,49 @@ MOST_PHOTOS = SPARE
 """Of one thing: as many hits may be photos of the same group."""
 MOST_GROUPS = 400
 FEWEST_GROUPS = 20
-WEIGHTS, PRIORS, FLOORS = 9, torch.linspace(-10, 4, 15), (1e-2, 1e-3, 1e-4, 1e-5)
-"""Values that are tried: weights from 1/photos to 1."""
+FLOORS = (1e-2, 1e-3, 1e-4, 1e-5)
+"""Values that are tried."""
+RIDGE = 1.0
+"""Groups' worth of belief that photos say the same as their mean: each its part."""
+STEPS, CLOSE = 30, 1e-9
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How distributions of several photos become one; `weight` 1: they are independent, 1/n: they say the same."""
+    """How distributions of photos, the last of which is of their mean, become one."""
 
-    weight: float
-    prior: float
+    each: float
+    """What log-odds of a photo count; 1: photos are independent."""
+    mean: float
+    constant: float
     floor: float
 
     def __call__(self, each: Distribution, count: int) -> Distribution:
-        """One distribution per `count` (n · count,) photos that follow each other.
+        """One distribution per `count` (n · count,) that follow each other: photos, and last their mean.
 
         >>> sure = Distribution(torch.tensor([[7, 8]] * 2), torch.tensor([[0.6, 0.2]] * 2).double(),
         ...                     torch.tensor([0.2, 0.2]).double())
-        >>> pooled = Pooling(weight=1.0, prior=0.0, floor=1e-3)(sure, 2)
+        >>> pooled = Pooling(each=1.0, mean=1.0, constant=0.0, floor=1e-3)(sure, 2)
         >>> pooled.label.tolist(), pooled.probability.round(decimals=2).tolist()
         ([[7, 8]], [[0.82, 0.09]])
         """
-        label, total, there = log_odds(each, count, self.floor)
-        return self.of(label, total, there, count)
-
-    def of(self, label: Tensor, total: Tensor, there: Tensor, count: int) -> Distribution:
-        """From labels (n, U), sums of log-odds (n, U) and whether there is a label (n, U)."""
-        odds = (self.prior + self.weight * (total - count * self.prior)).masked_fill(~there, -torch.inf)
-        shares = torch.cat([odds, odds.new_zeros(len(odds), 1)], dim=1).softmax(1)
-        chance = shares[:, :-1].round(decimals=9)
+        label, odds, there = log_odds(each, count, self.floor)
+        weights = torch.tensor([self.each, self.mean, self.constant], dtype=torch.double)
+        chance = shares_of(odds, there, weights)[:, :-1].round(decimals=9)
         return Distribution(label, chance, (1 - chance.sum(1)).clamp_min(0).round(decimals=9))
 
 
+def shares_of(odds: Tensor, there: Tensor, weights: Tensor) -> Tensor:
+    """Probabilities (n, U + 1) of labels and, last, none, from log-odds (n, U, 2) and weights (3,)."""
+    total = (odds @ weights[:2] + weights[2]).masked_fill(~there, -torch.inf)
+    return torch.cat([total, total.new_zeros(len(total), 1)], dim=1).softmax(1)
+
+
 def log_odds(each: Distribution, count: int, floor: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels (n, U) that any photo of a group found, Σ log P(label)/P(none) over photos (n, U), and which are."""
+    """Labels (n, U) that any of a group found, log P(label)/P(none) summed over photos and of the mean (n, U, 2).
+
+    The last says which labels there are (n, U).
+    """
     groups = len(each) // count
     label = each.label.view(groups, -1)  # (n, count · M)
     slot, names = columns(LabelHits(label, torch.zeros_like(label, dtype=torch.double)))
@@ -74,7 +84,8 @@ def log_odds(each: Distribution, count: int, floor: float) -> tuple[Tensor, Tens
     chance = torch.where(each.label >= 0, each.probability, 0.0).clamp_min(floor)
     table.scatter_reduce_(2, slot.view(groups, count, -1), chance.view(groups, count, -1), "amax")
     none = each.none.clamp_min(floor).view(groups, count, 1)
-    return names, (table.log() - none.log()).sum(1), there
+    odds = table.log() - none.log()
+    return names, torch.stack([odds[:, :-1].sum(1), odds[:, -1]], dim=2), there
 
 
 def with_mean(vectors: Tensor) -> Tensor:
@@ -86,24 +97,76 @@ def with_mean(vectors: Tensor) -> Tensor:
 def fit_pooling(
     present: Distribution, label: Tensor, absent: Distribution, *, count: int, unknown: float
 ) -> Pooling:
-    """The pooling of `count` photos under which groups of labels (n,), and absent ones, are most probable."""
-    best, found = torch.inf, Pooling(1.0 / count, 0.0, FLOORS[1])
+    """The pooling of `count` under which groups of labels (n,), and absent ones, are most probable."""
     truth = torch.cat([label, label.new_full((len(absent) // count,), -1)])
     weight = torch.where(truth >= 0, (1 - unknown) / len(label), unknown / max(1, len(absent) // count))
+    best, found = torch.inf, (torch.zeros(3), FLOORS[0])
     for floor in FLOORS:
-        parts = [log_odds(one, count, floor) for one in (present, absent)]
-        for share in torch.logspace(0, 1, WEIGHTS).sub(1).div(9):
-            for prior in PRIORS:
-                pooling = Pooling(float(1 / count + (1 - 1 / count) * share), float(prior), floor)
-                chances = [pooling.of(*part, count) for part in parts]
-                given = torch.cat(
-                    [one.outcome(truth[truth >= 0] if not place else truth[truth < 0])
-                     for place, one in enumerate(chances)]
-                )  # fmt: skip
-                loss = float(-(weight * given.clamp_min(1e-9).log()).sum())
-                if loss < best:
-                    best, found = loss, pooling
-    return found
+        names, odds, there = _stacked([log_odds(one, count, floor) for one in (present, absent)])
+        same = (names == truth.unsqueeze(1)) & there
+        place = torch.where(same.any(1), same.to(torch.uint8).argmax(1), names.shape[1])
+        weights, loss = _most_probable(odds, there, place, weight.double(), count)
+        if loss < best:
+            best, found = loss, (weights, floor)
+    each, mean, constant = found[0].tolist()
+    return Pooling(each, mean, constant, found[1])
+
+
+def _stacked(parts: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels, log-odds and whether there is a label, of present and absent groups one after the other."""
+    width = max(part[0].shape[1] for part in parts)
+    pads = [width - part[0].shape[1] for part in parts]
+    pad = torch.nn.functional.pad
+    return (
+        torch.cat([pad(names, (0, more), value=-1) for (names, _, _), more in zip(parts, pads, strict=True)]),
+        torch.cat([pad(odds, (0, 0, 0, more)) for (_, odds, _), more in zip(parts, pads, strict=True)]),
+        torch.cat([pad(there, (0, more)) for (_, _, there), more in zip(parts, pads, strict=True)]),
+    )
+
+
+def _most_probable(
+    odds: Tensor, there: Tensor, place: Tensor, weight: Tensor, count: int
+) -> tuple[Tensor, float]:
+    """Weights (3,) of photos, mean and constant under which what it was, at `place` (n,), is most probable.
+
+    Newton's steps on the weighted logarithm, none of which may make it less. Photos and mean never speak against
+    a label they find: a weight that would be negative is 0.
+    """
+    table = torch.cat([odds, torch.ones_like(odds[:, :, :1])], dim=2).masked_fill(~there.unsqueeze(2), 0.0)
+    table = torch.nn.functional.pad(table, (0, 0, 0, 1))  # none has odds of 1
+    start = torch.tensor([0.0, 1.0, 0.0], dtype=torch.double)
+    ridge = RIDGE / len(place) * torch.tensor([1.0, 1.0, 0.01], dtype=torch.double)
+    free = torch.ones(3, dtype=torch.bool)
+    chosen = table.gather(1, place.view(-1, 1, 1).expand(-1, 1, 3)).squeeze(1)
+
+    def loss(weights: Tensor) -> float:
+        given = shares_of(odds, there, weights).gather(1, place.unsqueeze(1)).squeeze(1)
+        return float(
+            -(weight * given.clamp_min(1e-300).log()).sum() + (ridge * (weights - start) ** 2).sum() / 2
+        )
+
+    weights, now = start.clone(), loss(start)
+    for _ in range(STEPS):
+        chance = shares_of(odds, there, weights)
+        mean = torch.einsum("nu,nuf->nf", chance, table)
+        slope = (weight.unsqueeze(1) * (mean - chosen)).sum(0) + ridge * (weights - start)
+        square = torch.einsum("n,nu,nuf,nug->fg", weight, chance, table, table)
+        bend = square - torch.einsum("n,nf,ng->fg", weight, mean, mean) + ridge.diag()
+        step = torch.zeros_like(weights)
+        step[free] = torch.linalg.solve(bend[free][:, free], slope[free])
+        size = 1.0
+        while size > CLOSE and loss(weights - size * step) > now:
+            size /= 2
+        weights = weights - size * step if size > CLOSE else weights
+        if bool((weights[:2] < 0).any()):
+            free[:2] &= weights[:2] >= 0
+            weights[:2] = weights[:2].clamp_min(0)
+            now = loss(weights)
+            continue
+        before, now = now, loss(weights)
+        if before - now < CLOSE:
+            break
+    return weights, now
 
 
 def groups_of(queries: KeptSearches, items: Items, count: int, *, seed: int = 0) -> Tensor:

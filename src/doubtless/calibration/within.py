@@ -22,6 +22,8 @@ PRIOR_ITEMS = 4.0
 """Items' worth of belief that a label is as spread as labels are on average."""
 SMALLEST = 1e-6
 """Deviation below which scores are held to be equal: a gallery of copies has no spread to divide by."""
+ROUNDING = 1e-20
+"""Of the vectors' squares: what of a variance is less than this is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +55,21 @@ class WithinMetric:
         sums = centred.new_zeros(len(members), centred.shape[1]).index_add_(0, place, centred)
         inside = centred - (sums / torch.bincount(place).unsqueeze(1))[place]
         covariance = inside.T @ inside / max(1, len(vectors) - len(members))
+        if float(covariance.diagonal().mean()) <= ROUNDING * float(vectors.double().square().mean()):
+            covariance = torch.zeros_like(covariance)  # copies: a mean of three is not always each of them
+        return cls.of(mean, covariance, vectors.dtype, shrinkage=shrinkage)
+
+    @classmethod
+    def of(
+        cls, mean: Tensor, covariance: Tensor, dtype: torch.dtype, *, shrinkage: float = SHRINKAGE
+    ) -> WithinMetric:
+        """From the mean (D,) of all items and their covariance (D, D) within labels, float64 both."""
         level = covariance.diagonal().mean()
-        identity = torch.eye(len(covariance), dtype=torch.double, device=vectors.device)
+        identity = torch.eye(len(covariance), dtype=torch.double, device=covariance.device)
         if not float(level) > 0:
-            return cls(mean.to(vectors.dtype), identity.to(vectors.dtype))
+            return cls(mean.to(dtype), identity.to(dtype))
         shrunk = (1 - shrinkage) * covariance + shrinkage * level * identity
-        return cls(mean.to(vectors.dtype), _root_of_inverse(shrunk, float(level)).to(vectors.dtype))
+        return cls(mean.to(dtype), _root_of_inverse(shrunk, float(level)).to(dtype))
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Vectors (…, D) in this metric, in which Euclidean distances count."""
