@@ -205,6 +205,11 @@ class Index(NamedIndex):
         for name, (tensors, record) in parts.items():
             self.attach(name, tensors, record)
 
+    def attached_all(self, names: Sequence[str]) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        """What is attached under each of several names, of one moment where a backend can; others are left out."""
+        found = {name: self.attached(name) for name in names}
+        return {name: part for name, part in found.items() if part is not None}
+
     @abstractmethod
     def attachments(self) -> list[str]:
         """Names under which something is attached, sorted."""

@@ -268,6 +268,12 @@ class FolderIndex(Index):
             attachment = self._store.attachment(name)
         return None if attachment is None else read_attachment(*attachment)
 
+    def attached_all(self, names: Sequence[str]) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        """What is attached under each of several names, all of one moment; others are left out."""
+        with self._reading():
+            found = {name: self._store.attachment(name) for name in names}
+        return {name: read_attachment(*part) for name, part in found.items() if part is not None}
+
     def attachments(self) -> list[str]:
         """Names under which something is attached, sorted."""
         with self._reading():
