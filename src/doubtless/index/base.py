@@ -18,7 +18,7 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.index import search as searching
 from doubtless.index.construction import UNFINISHED
-from doubtless.index.filters import Where, accepted_values, admits, label_codes
+from doubtless.index.filters import Where, accepted_filter, admits, label_codes
 from doubtless.index.items import Fields, Incoming, Item, Rows, item_of, refuse_missing, whole_numbers
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.named import NamedIndex
@@ -103,9 +103,9 @@ class Index(NamedIndex):
 
     def rows_where(self, where: Where) -> Tensor:
         """Rows (m,) of the items for which a filter holds, rising; of all items where it is empty."""
-        rows = self.rows
+        rows, accepted = self.rows, accepted_filter(where)
         if "label" in where:
-            codes = label_codes(accepted_values("label", where["label"]), self.label_names)
+            codes = label_codes(accepted["label"], self.label_names)
             rows = rows[torch.isin(self.labels, torch.tensor(sorted(codes), dtype=self.labels.dtype))]
         if not set(where) - {"label"}:
             return rows

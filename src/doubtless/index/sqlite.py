@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -145,11 +145,6 @@ class Store:
         )
         records = self._connection.execute(query, (json.dumps(list(rows)),))
         return {row: Fields(*rest) for row, *rest in records}
-
-    def matching(self, condition: str, values: Sequence[Any]) -> Integers:
-        """Rows of items for which a condition of `filters` holds."""
-        rows = self._connection.execute(f"SELECT row FROM item WHERE {condition} ORDER BY row", values)
-        return np.array([row for (row,) in rows], dtype=np.int64)
 
     # -- changes -------------------------------------------------------------------------------------
 
