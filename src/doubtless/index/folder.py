@@ -292,7 +292,7 @@ class FolderIndex(Index):
         score: IndexScore | None = None,
         model: str | None = None,
     ) -> Hits:
-        """The k best items for every query, best first; row −1 where there are fewer.
+        """The k best items for every query, best first; row −1 where there are fewer (up to 1,000 of these).
 
         where: {"label": [...], name of metadata: value or list of values}; items for which all hold are searched.
         score: "direction" (cosine) or "expected-distance"; the index's own by default.
