@@ -40,6 +40,8 @@ READERS: dict[str, Any] = {
 STAMP = "stamp"
 """In every record: another word with every calibration, by which it is told from the one that was read before, and
 by which parts of two calibrations are told apart where a backend cannot keep several at once."""
+PARTS = "parts"
+"""In the record of all: their names, so that one that is lost is missed."""
 NOTHING = {"nothing": True}
 TRIES = 3
 COMBINED, PROBABILITY, LABELS = "combined", "probability", "labels"
@@ -99,7 +101,7 @@ class Calibrated:
         parts: dict[str, Any] = {
             name: ({}, NOTHING) if value is None else value.state() for name, value in values.items()
         }
-        parts[RECORD] = ({}, self.record or {})
+        parts[RECORD] = ({}, {**(self.record or {}), PARTS: sorted(parts)})
         stamp = secrets.token_hex(8)
         index.attach_all(
             {name: (tensors, {**record, STAMP: stamp}) for name, (tensors, record) in parts.items()}
@@ -130,8 +132,8 @@ def _parts(index: Index) -> dict[str, Part]:
     for _ in range(TRIES):  # another process may be at it: where reading takes several steps, once more
         kept = index.attached_all([*READERS, DOUBT, RECORD])
         stamps = {name: record.pop(STAMP, None) for name, (_, record) in kept.items()}
-        whole = stamps.pop(RECORD, None)
-        if set(stamps.values()) in ({None}, {whole}, set()):
+        whole, named = stamps.pop(RECORD, None), kept.get(RECORD, ({}, {}))[1].pop(PARTS, [])
+        if set(stamps.values()) in ({None}, {whole}, set()) and set(named) <= set(kept):
             return {name: part for name, part in kept.items() if part[1] != NOTHING}
     raise StoreError(
         f"Of the calibration of {index.path} one part is newer than another: it was cut off while it was kept; "

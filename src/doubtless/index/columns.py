@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from doubtless.index.connection import connect, reading
 from doubtless.index.forms import Integers
 from doubtless.index.growing import Growing
 from doubtless.index.items import UNQUOTABLE
-from doubtless.index.sqlite import connect, reading
 
 MOST_COLUMNS = 32
 """Keys whose columns are kept; the one that was not asked for longest goes."""

@@ -23,6 +23,7 @@ from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_wid
 from doubtless.index.growing import Growing
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.proposals import Approximate, Source, kind_for, next_step
+from doubtless.index.seals import damaged
 from doubtless.index.settings import Settings
 from doubtless.index.sqlite import State, Store
 
@@ -144,6 +145,10 @@ class VectorCache:
             self.append(searchable(distributions, self.settings, rows=block.rows, labels=block.labels))
             self.save_if_long(state.version)
         self.erase(store.removed(seen))
+        there = int(self.alive.sum())
+        if there != state.items:
+            self.generation = -1
+            raise damaged(self._index, f"{there:,} items can be read of {state.items:,}")
         self.generation, self.version = state.generation, state.version
 
     def append(self, new: Searchable) -> None:
