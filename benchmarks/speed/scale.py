@@ -1,6 +1,6 @@
 """The figures that docs/scale.md extrapolates from: bytes an item, recall of index types, half precision, speed.
 
-    python benchmarks/speed/scale.py                     # all five
+    python benchmarks/speed/scale.py                     # all six
     python benchmarks/speed/scale.py bytes precision     # some
 
 Vectors are 128 wide and clustered, as embeddings are; recall@10 is against exact search of the same vectors.
@@ -152,6 +152,47 @@ def measure_decoding(items: int) -> None:
     print(f"Listing: {most / items:.0f} bytes an image at most")
 
 
+def measure_filters(items: int) -> None:
+    """Searches under a filter on metadata: the first by a key, which reads it of all items, and those after it."""
+    print(
+        f"Milliseconds of one filtered search on the wall, {items:,} × {DIM}, {torch.get_num_threads()} threads"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        with FolderIndex.create(Path(folder) / "index", family="point", dim=DIM, kind="flat") as index:
+            for start in range(0, items, BATCH):
+                numbers = range(start, min(items, start + BATCH))
+                metadata = [{"shelf": n % 1000, "wing": f"w{n % 10}", "half": n % 2 == 0} for n in numbers]
+                location = locations(len(numbers), seed=start)
+                index.add(Embedding.point(location), [f"item-{n:07d}" for n in numbers], metadata=metadata)
+            print(f"  built in {time.perf_counter() - began:.0f} s", flush=True)
+        began = time.perf_counter()
+        with FolderIndex.open(Path(folder) / "index") as index:
+            queries = Embedding.point(locations(1, seed=-1))
+            index.search(queries, K)
+            print(f"  opened and searched in {time.perf_counter() - began:.1f} s", flush=True)
+            for name, where in FILTERS.items():
+                spent = []
+                for _ in range(6):
+                    began = time.perf_counter()
+                    index.search(queries, K, where=where)
+                    spent.append(1e3 * (time.perf_counter() - began))
+                print(f"  {name}: first {spent[0]:.0f}, then {sorted(spent[1:])[2]:.1f}", flush=True)
+            began = time.perf_counter()
+            index.search(queries, K)
+            print(f"  without a filter: {1e3 * (time.perf_counter() - began):.1f}", flush=True)
+
+
+FILTERS: dict[str, dict[str, object]] = {
+    "one shelf of 1,000": {"shelf": 7},
+    "999 shelves named, one item in ten": {"shelf": list(range(900, 1899))},
+    "one wing of ten": {"wing": "w3"},
+    "one wing, one shelf": {"wing": "w3", "shelf": 13},
+    "half of all": {"half": True},
+}
+BATCH = 50_000
+
+
 def timed(work: Callable[[], object], rounds: int = 3) -> tuple[object, float]:
     """The answer, and the least CPU seconds it took: on a machine that others use too."""
     best, found = float("inf"), None
@@ -168,6 +209,7 @@ PARTS: dict[str, tuple[Callable[[int], None], int]] = {
     "precision": (measure_precision, 20_000),
     "images": (measure_images, 0),
     "decoding": (measure_decoding, 200_000),
+    "filters": (measure_filters, 300_000),
 }
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 from doubtless.index.search import propose
 from tests.reference.gallery import DRAWN, brute_force, drawn
@@ -249,3 +250,21 @@ def test_a_gaussian_query_at_the_origin_has_distances(shelves: FolderIndex) -> N
     kept = [item for item in range(120) if item not in (0, 30)]
     hits = shelves.search(query, 5, score="expected-distance")
     assert_found(hits, brute_force(query, gallery[kept], 5, score="expected-distance"), kept, 5)
+
+
+def test_more_hits_than_items_take_no_memory(tmp_path: Path) -> None:
+    """A thousand million places would be 28 GB for one query."""
+    with FolderIndex.create(tmp_path / "index", family="point", dim=3) as index:
+        index.add(Embedding.point(torch.eye(3)), ["a", "b", "c"], metadata=[{"n": n} for n in range(3)])
+        for k, where in ((10**9, None), (np.int64(10**9), {"n": [1, 2]}), (2**62, None)):
+            hits = index.search(Embedding.point(torch.eye(3)), k, where=where)
+            assert hits.row.shape == (3, 1000)
+            assert int(hits.found[0].sum()) == (3 if where is None else 2)
+        assert index.search(Embedding.point(torch.eye(3)), 5).row.shape == (3, 5)
+        answers = Gallery(index).ask(Embedding.point(torch.eye(3)), k=10**9)
+        assert [len(answer.hits) for answer in answers] == [3, 3, 3]
+        for k in (1e9, "5", True, None):
+            with pytest.raises(InputError, match="k is a whole number of hits"):
+                index.search(Embedding.point(torch.eye(3)), k)  # type: ignore[arg-type]
+            with pytest.raises(InputError, match="k is a whole number of hits"):
+                Gallery(index).ask(Embedding.point(torch.eye(3)), k=k)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ import torch
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.index.folder import FolderIndex
 from doubtless.server.service.errors import ConflictError, NotFoundError
 from doubtless.server.service.items import Shelf
 from doubtless.server.service.service import Service
@@ -87,3 +88,35 @@ def test_embeddings_are_stored_as_they_are(service: Service) -> None:
     assert service.items.get("vector").metadata == {"n": [1, {"deep": None}]}
     with pytest.raises(NotFoundError, match="no image"):
         service.image_of("vector")
+
+
+def test_removing_an_item_deletes_nothing_outside_of_the_index(
+    own_index: Path, tmp_path: Path, picture: bytes
+) -> None:
+    """Whoever made an index chose its items' paths: only a copy that the shelf made goes with its item."""
+    kept = [tmp_path / "precious.png", own_index / "index.sqlite", own_index / "images" / "ab" / "other.png"]
+    linked = Shelf(own_index).place("linked", picture, ".png")
+    target = tmp_path / "elsewhere" / Path(linked).name
+    for file in (kept[0], kept[2], target):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture)
+    (own_index / linked).parent.symlink_to(target.parent)
+    paths = {
+        "up": "images/../../precious.png",
+        "deep": "images/ab/../../../precious.png",
+        "database": "images/../index.sqlite",
+        "other": "images/ab/other.png",
+        "linked": linked,
+    }
+    with FolderIndex.open(own_index, writable=True) as index:
+        some = index.embedding(index.rows[: len(paths)])
+        index.add(some, list(paths), paths=list(paths.values()))
+    with Service.open(own_index) as service:
+        service.remove(list(paths))
+        assert len(service.gallery.index) == 120
+    assert [file.name for file in (*kept, target) if not file.is_file()] == []
+    left_behind = own_index / "images" / "pending" / Path(linked).name  # a kill, and a link made since
+    left_behind.parent.mkdir(exist_ok=True)
+    left_behind.write_text(f"{linked}\nlinked")
+    with Service.open(own_index):
+        assert target.is_file()

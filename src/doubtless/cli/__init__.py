@@ -25,6 +25,7 @@ from doubtless.cli import (
     push,
     recalibrate,
     review,
+    safekeeping,
     serve,
     status,
     train,
@@ -63,6 +64,10 @@ app.command("relabel")(items.relabel)
 app.command("stats")(upkeep.stats)
 app.command("compact")(upkeep.compact)
 app.command("migrate")(upkeep.migrate)
+app.command("check")(safekeeping.check)
+app.command("backup")(safekeeping.backup)
+app.command("restore")(safekeeping.restore)
+app.command("salvage")(safekeeping.salvage)
 app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("posterior")(posterior.posterior)

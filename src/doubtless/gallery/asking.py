@@ -17,6 +17,7 @@ from doubtless.gallery.judge import Judge
 from doubtless.gallery.pairs import compare as compare_in
 from doubtless.gallery.queries import Picture, Pictures, Queries, is_picture
 from doubtless.gallery.together import with_mean
+from doubtless.index.search import checked_k
 from doubtless.search.hits import without_itself
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ class Asking(OpenGallery):
         score        another score than the gallery's own to rank by: hits are then shown and not judged
         together     the pictures show one thing: their evidence is combined, and there is one answer
         """
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k}.")
+        checked_k(k)
         if not 0 < confidence < 1:
             raise InputError(f"The confidence of a covering set must lie between 0 and 1, got {confidence}.")
         one = is_picture(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -94,10 +95,18 @@ class OpenGallery:
             standings = standings if stamp_of(self.index) == self._stamp else None
         if standings is None:
             self._looked, self._stamp = time.monotonic(), stamp_of(self.index)
-            known, (target, confidence, unknown) = Calibrated.load(self.index), self._promise
-            judge = Judge(known, target_error=target, error_confidence=confidence, unknown=unknown)
-            self._standings = standings = Standings(judge)
+            self._standings = standings = self._standings_of(Calibrated.load(self.index))
         return standings
+
+    def _standings_of(self, known: Calibrated) -> Standings:
+        target, confidence, unknown = self._promise
+        return Standings(Judge(known, target_error=target, error_confidence=confidence, unknown=unknown))
+
+    def under(self, calibrated: Calibrated) -> Self:
+        """The same gallery, asked under a calibration that is not kept with it (yet)."""
+        other = copy(self)
+        other._standings, other._looked = self._standings_of(calibrated), float("inf")
+        return other
 
     def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
         """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them.

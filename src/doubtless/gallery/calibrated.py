@@ -38,8 +38,12 @@ READERS: dict[str, Any] = {
 }
 """Name of an attachment, and of its field of `Calibrated` → who reads it."""
 STAMP = "stamp"
-"""In the record: another word with every calibration, by which it is told from the one that was read before."""
+"""In every record: another word with every calibration, by which it is told from the one that was read before, and
+by which parts of two calibrations are told apart where a backend cannot keep several at once."""
+PARTS = "parts"
+"""In the record of all: their names, so that one that is lost is missed."""
 NOTHING = {"nothing": True}
+TRIES = 3
 COMBINED, PROBABILITY, LABELS = "combined", "probability", "labels"
 """What abstention was calibrated for: the combined doubt, 1 − P(first hit right), or 1 − P(most probable label)."""
 
@@ -83,10 +87,12 @@ class Calibrated:
     @classmethod
     def load(cls, index: Index) -> Calibrated:
         """What was saved with an index."""
-        fields = {name: _read(index, name, reader) for name, reader in READERS.items()}
-        record = _attached(index, RECORD)
-        about = None if record is None else {key: value for key, value in record[1].items() if key != STAMP}
-        doubt = _read(index, DOUBT, Doubt) if (about or {}).get("doubt") in {COMBINED, LABELS} else None
+        found = _parts(index)
+        fields = {name: _read(index, name, found, reader) for name, reader in READERS.items()}
+        about = None if RECORD not in found else found[RECORD][1]
+        doubt = (
+            _read(index, DOUBT, found, Doubt) if (about or {}).get("doubt") in {COMBINED, LABELS} else None
+        )
         return cls(**fields, doubt=doubt, record=about)
 
     def save(self, index: Index) -> None:
@@ -95,8 +101,11 @@ class Calibrated:
         parts: dict[str, Any] = {
             name: ({}, NOTHING) if value is None else value.state() for name, value in values.items()
         }
-        record = {**(self.record or {}), STAMP: secrets.token_hex(8)}
-        index.attach_all({**parts, RECORD: ({}, record)})
+        parts[RECORD] = ({}, {**(self.record or {}), PARTS: sorted(parts)})
+        stamp = secrets.token_hex(8)
+        index.attach_all(
+            {name: (tensors, {**record, STAMP: stamp}) for name, (tensors, record) in parts.items()}
+        )
 
     @property
     def is_there(self) -> bool:
@@ -115,14 +124,26 @@ def stamp_of(index: Index) -> str | None:
     return None if record is None else record[1].get(STAMP)
 
 
-def _attached(index: Index, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    state = index.attached(name)
-    return None if state is None or state[1] == NOTHING else state
+Part = tuple[dict[str, Tensor], dict[str, Any]]
 
 
-def _read(index: Index, name: str, reader: Any) -> Any:
+def _parts(index: Index) -> dict[str, Part]:
+    """What is kept, of one moment and of one calibration; parts that older versions kept have no stamp."""
+    for _ in range(TRIES):  # another process may be at it: where reading takes several steps, once more
+        kept = index.attached_all([*READERS, DOUBT, RECORD])
+        stamps = {name: record.pop(STAMP, None) for name, (_, record) in kept.items()}
+        whole, named = stamps.pop(RECORD, None), kept.get(RECORD, ({}, {}))[1].pop(PARTS, [])
+        if set(stamps.values()) in ({None}, {whole}, set()) and set(named) <= set(kept):
+            return {name: part for name, part in kept.items() if part[1] != NOTHING}
+    raise StoreError(
+        f"Of the calibration of {index.path} one part is newer than another: it was cut off while it was kept; "
+        "calibrate it again."
+    )
+
+
+def _read(index: Index, name: str, found: Mapping[str, Part], reader: Any) -> Any:
     """What a reader makes of an attachment; None where there is none."""
-    state = _attached(index, name)
+    state = found.get(name)
     try:
         return None if state is None else reader.from_state(*state)
     except (KeyError, TypeError) as error:

@@ -54,8 +54,8 @@ def calibrate(
     leverage: bool = False,
     most: int = MOST,
     seed: int = 0,
-) -> dict[str, Any]:
-    """Calibrates and saves everything an answer promises; returns the record.
+) -> Calibrated:
+    """Calibrates everything an answer promises; nothing is kept yet.
 
     queries, labels   from outside; None: the index's own labelled items search all others
     combined          fits and saves the combined doubt, and abstains by it; else by 1 − P(first hit right)
@@ -76,18 +76,14 @@ def calibrate(
     about = {**counts, "items": len(index), "pairs": None if pairs is None else dict(pairs.record)}
     if label_calibration.is_possible(known):
         made = label_calibration.calibrate(index, known, embedding, rows, targets, fitter=fitter, seed=seed)
-        calibrated = replace(made, pairs=pairs, record={**about, **(made.record or {})})
-        calibrated.save(index)
-        return dict(calibrated.record or {})
+        return replace(made, pairs=pairs, record={**about, **(made.record or {})})
     known = known.first(DEPTH)
     calibration = fit.calibrate(known, targets, fit_doubt=fitter, seed=seed)
     doubt = None if fitter is None else fitter.fitted
     record = {**about, **_figures(known, calibration, targets, seed=seed)}
     if doubt is not None:
         record["novelty_of"] = doubt.record["novelty_of"]
-    calibrated = Calibrated.of(calibration, record, pairs=pairs, doubt=doubt)
-    calibrated.save(index)
-    return dict(calibrated.record or {})
+    return Calibrated.of(calibration, record, pairs=pairs, doubt=doubt)
 
 
 def _figures(known: Known, calibration: Calibration, targets: Targets, *, seed: int) -> dict[str, Any]:
@@ -106,7 +102,7 @@ def _figures(known: Known, calibration: Calibration, targets: Targets, *, seed: 
     }
 
 
-def calibrate_on_pairs(index: Index, pairs: Sequence[tuple[str, str, bool]]) -> dict[str, Any]:
+def calibrate_on_pairs(index: Index, pairs: Sequence[tuple[str, str, bool]]) -> Calibrated:
     """Match probability from pairs of items by their ids, known to be the same or not; nothing else.
 
     A pair says nothing of what a query finds, so abstention, covering sets and presence stay uncalibrated.
@@ -123,10 +119,9 @@ def calibrate_on_pairs(index: Index, pairs: Sequence[tuple[str, str, bool]]) -> 
     calibrator = Calibrator.fit_pairs(first, second, same)
     record = {"items": len(index), "method": calibrator.first.method, **calibrator.record}
     record["features"] = list(calibrator.first.names)
-    Calibrated(
+    return Calibrated(
         calibrator=calibrator, pairs=PairCalibrator.fit_pairs(first, second, same), record=record
-    ).save(index)
-    return record
+    )
 
 
 def compare_by_run(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import normalize
@@ -30,7 +30,7 @@ from doubtless.data.streams.tables import read_labels
 from doubtless.embedding import Embedding, holds_vectors
 from doubtless.errors import InputError, listed
 from doubtless.gallery import feedback_queries
-from doubtless.gallery.calibrated import RECORD, STAMP, stamp_of
+from doubtless.gallery.calibrated import Calibrated
 from doubtless.gallery.content import import_file
 from doubtless.gallery.feedback import FeedbackStore
 from doubtless.index.base import Index
@@ -197,22 +197,19 @@ class Outside(NamedTuple):
     read: LabelledQueries | None = None
     """Where they were read from a place."""
 
-    def noted(self, gallery: Asking, record: dict[str, Any]) -> dict[str, Any]:
-        """The calibration's record and, where queries were read from a place, what became of them; kept with it.
+    def noted(self, gallery: Asking, calibrated: Calibrated) -> Calibrated:
+        """The calibration, whose record says, where queries were read from a place, what became of them.
 
-        Queries of labels that the gallery does not have are asked, now that it is calibrated.
+        Queries of labels that the gallery does not have are asked under it.
         """
         if self.read is None:
-            return record
+            return calibrated
         given = self.read.record()
         if strangers := (~self.read.known).nonzero()[:, 0].tolist():
-            gallery.reload()
             some = strangers[:: -(-len(strangers) // MOST_ASKED)]
-            decided = Counter(gallery.ask(self.read.embedding[some], k=1).decisions())
+            decided = Counter(gallery.under(calibrated).ask(self.read.embedding[some], k=1).decisions())
             given["unknown_decisions"] = {name: count / len(some) for name, count in decided.items()}
-        told = {**record, "given": given}
-        gallery.index.attach(RECORD, {}, {**told, STAMP: stamp_of(gallery.index)})
-        return told
+        return replace(calibrated, record={**(calibrated.record or {}), "given": given})
 
 
 def outside(

@@ -112,13 +112,13 @@ class Upkeep(Asking):
         from doubtless.gallery import calibration, labelled
 
         if pairs is not None:
-            record = calibration.calibrate_on_pairs(self.index, pairs)
+            calibrated = calibration.calibrate_on_pairs(self.index, pairs)
         else:
             words = labels if labels is None or isinstance(labels, str | Path) else label_words(labels)
             given = labelled.outside(self, queries, words, progress=progress)  # type: ignore[arg-type]
             # Of queries from outside only directions are compared, so no image is looked at again.
             looked_at: NoveltyOf = novelty if queries is None else "directions"
-            record = calibration.calibrate(
+            made = calibration.calibrate(
                 self.index,
                 calibration.targets_of(targets, target_error),
                 queries=given.embedding,
@@ -128,9 +128,10 @@ class Upkeep(Asking):
                 most=most or calibration.MOST,
                 seed=seed,
             )
-            record = given.noted(self, record)
+            calibrated = given.noted(self, made)
+        calibrated.save(self.index)  # once: who is killed before has the old one, who is after it the new one
         self.reload()
-        return record
+        return dict(calibrated.record or {})
 
     def recalibrate(self, *, seed: int = 0) -> dict[str, Any]:
         """Brings the calibration to the gallery as it is now, at the cost of what changed; returns the record.

@@ -18,7 +18,7 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.index import search as searching
 from doubtless.index.construction import UNFINISHED
-from doubtless.index.filters import Where, accepted_values, admits, label_codes
+from doubtless.index.filters import Where, accepted_filter, admits, label_codes
 from doubtless.index.items import Fields, Incoming, Item, Rows, item_of, refuse_missing, whole_numbers
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.named import NamedIndex
@@ -103,9 +103,9 @@ class Index(NamedIndex):
 
     def rows_where(self, where: Where) -> Tensor:
         """Rows (m,) of the items for which a filter holds, rising; of all items where it is empty."""
-        rows = self.rows
+        rows, accepted = self.rows, accepted_filter(where)
         if "label" in where:
-            codes = label_codes(accepted_values("label", where["label"]), self.label_names)
+            codes = label_codes(accepted["label"], self.label_names)
             rows = rows[torch.isin(self.labels, torch.tensor(sorted(codes), dtype=self.labels.dtype))]
         if not set(where) - {"label"}:
             return rows
@@ -205,6 +205,11 @@ class Index(NamedIndex):
         for name, (tensors, record) in parts.items():
             self.attach(name, tensors, record)
 
+    def attached_all(self, names: Sequence[str]) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        """What is attached under each of several names, of one moment where a backend can; others are left out."""
+        found = {name: self.attached(name) for name in names}
+        return {name: part for name, part in found.items() if part is not None}
+
     @abstractmethod
     def attachments(self) -> list[str]:
         """Names under which something is attached, sorted."""
@@ -220,7 +225,7 @@ class Index(NamedIndex):
         score: IndexScore | None = None,
         model: str | None = None,
     ) -> Hits:
-        """The k best items for every query, best first; row −1 where there are fewer.
+        """The k best items for every query, best first; row −1 where there are fewer (up to 1,000 of these).
 
         where: {"label": [...], name of metadata: value or list of values}; items for which all hold are searched.
         score: "direction" (cosine) or "expected-distance"; the index's own by default.

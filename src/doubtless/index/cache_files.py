@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import warnings
@@ -37,6 +38,7 @@ from doubtless.index.proposals import Approximate, Recipe
 from doubtless.index.settings import Settings
 
 STAMP_SCHEMA = 1
+PLAIN = re.compile(r"[\w-]+")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,10 @@ class CacheFiles:
             record = json.loads(path.read_text())
             if record["schema"] != STAMP_SCHEMA:
                 return None
-            return cls(index, Stamp(**record), settings)
+            seal = record.pop("seal", None)  # stamps of earlier versions have none
+            if seal is not None and seal != _seal(record):
+                raise ValueError("its stamp is not what was written")
+            return cls(index, _plain(Stamp(**record)), settings)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -180,7 +185,8 @@ class CacheFiles:
 
     def publish(self, stamp: Stamp) -> None:
         """Makes this cache, as the stamp says it is, the one that is read, and throws others away."""
-        write_json(self._root / "stamp.json", asdict(stamp))
+        record = asdict(stamp)
+        write_json(self._root / "stamp.json", {**record, "seal": _seal(record)})
         self.stamp = stamp
         with contextlib.suppress(OSError):
             for other in self._root.iterdir():
@@ -217,6 +223,18 @@ class CacheFiles:
 def _bytes(array: NDArray[Any]) -> memoryview:
     """The array's own memory; nothing is copied."""
     return memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+
+
+def _seal(record: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(record, sort_keys=True).encode())
+
+
+def _plain(stamp: Stamp) -> Stamp:
+    """A stamp whose names lead nowhere else: what it names is written and deleted."""
+    names = [stamp.folder, *(part["file"] for part in (stamp.approximate, stamp.moments) if part is not None)]
+    if not all(isinstance(name, str) and PLAIN.fullmatch(name) for name in names):
+        raise ValueError("its stamp names files elsewhere")
+    return stamp
 
 
 def _checksum(path: Path) -> int:

@@ -6,7 +6,6 @@ hold. "label" is the item's label, every other key one of its metadata.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,42 +13,49 @@ from typing import Any
 import numpy as np
 
 from doubtless.errors import InputError
+from doubtless.index.columns import Column, Columns, one_of
 from doubtless.index.forms import Integers
 from doubtless.index.items import Item
-from doubtless.index.sqlite import Store
 from doubtless.index.vector_cache import VectorCache
 
 Where = Mapping[str, Any]
 
 
+MOST_KEYS, MOST_VALUES, LONGEST = 32, 10_000, 4096
+"""Of one filter: keys, values in all lists together, and characters of a value or key."""
+LARGEST = 1e308
+
+
 @dataclass(frozen=True)
 class Filter:
-    """A condition, looked up in the database once; then it picks positions of a cache."""
+    """A condition whose columns know every row up to one; then it picks positions of a cache."""
 
     labels: frozenset[int] | None  # codes, −1 for items without; None: any
-    rows: Integers | None  # rows whose metadata fit; None: any
+    columns: tuple[tuple[Column, list[Any]], ...]  # of metadata, and the values that are let through
 
     @classmethod
-    def of(cls, where: Where, store: Store) -> Filter:
-        """Inside a reading transaction."""
-        labels, clauses, values = None, ["1"], []
-        for key, wanted in where.items():
-            accepted = accepted_values(key, wanted)
-            if key == "label":
-                labels = label_codes(accepted, store.label_names())
-                continue
-            clause, given = _clause(key, accepted)
-            clauses.append(clause)
-            values.extend(given)
-        rows = store.matching(" AND ".join(clauses), values) if len(clauses) > 1 else None
-        return cls(labels, rows)
+    def of(cls, where: Where, columns: Columns, *, label_names: list[str], last: int) -> Filter:
+        """Nothing is locked meanwhile but the columns that have to be read."""
+        accepted = accepted_filter(where)
+        names = accepted.pop("label", None)
+        chosen = tuple((columns.of(key), values) for key, values in accepted.items())
+        for column, _ in chosen:
+            column.follow(last)
+        return cls(None if names is None else label_codes(names, label_names), chosen)
 
     def positions(self, cache: VectorCache) -> Integers:
         """Positions of the items that fulfil it."""
-        chosen = np.flatnonzero(cache.alive) if self.rows is None else cache.positions_of(self.rows)
-        if self.labels is None:
-            return chosen
-        return chosen[np.isin(cache.items["label"][chosen], list(self.labels))]
+        held = np.array(cache.alive)
+        if self.labels is not None:
+            codes = cache.items["label"]
+            wanted = np.zeros(int(max(codes.max(initial=-1), *self.labels, -1)) + 2, bool)
+            wanted[[code + 1 for code in self.labels]] = True
+            held &= wanted[codes + 1]
+        for column, values in self.columns:
+            hashes = column.placed(cache.items["row"], cache.generation)
+            held[: len(hashes)] &= one_of(hashes[: len(held)], values)
+            held[len(hashes) :] = False  # came while the column was read: the next search finds it
+        return np.flatnonzero(held)
 
 
 def admits(where: Where, item: Item) -> bool:
@@ -59,47 +65,59 @@ def admits(where: Where, item: Item) -> bool:
     >>> admits({"label": ["cat", "dog"], "year": 2024.0}, item), admits({"sold": 1}, item)
     (True, False)
     """
-    for key, wanted in where.items():
-        accepted = accepted_values(key, wanted)
+    for key, accepted in accepted_filter(where).items():
         value = item.label if key == "label" else item.metadata.get(key)
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted):
             return False
     return True
 
 
+def accepted_filter(where: Where) -> dict[str, list[Any]]:
+    """What each key lets through; refuses what can be no filter, and more than one may reasonably name."""
+    if not isinstance(where, Mapping):
+        raise InputError(f"A filter is a dictionary of keys and values, got a {type(where).__name__}.")
+    if len(where) > MOST_KEYS:
+        raise InputError(f"A filter may have {MOST_KEYS} keys, got {len(where):,}.")
+    accepted = {key: accepted_values(key, wanted) for key, wanted in where.items()}
+    count = sum(map(len, accepted.values()))
+    if count > MOST_VALUES:
+        raise InputError(
+            f"A filter may name {MOST_VALUES:,} values, got {count:,}; give the items a label or a key of "
+            "their own that says the same."
+        )
+    return accepted
+
+
 def accepted_values(key: object, wanted: object) -> list[Any]:
     """The values one key of a filter lets through; refuses what can be none."""
     if not isinstance(key, str):
         raise InputError(f"A filter's keys are 'label' or names of metadata, got {key!r}.")
+    _refuse_unwritable(key)
     several = isinstance(wanted, Sequence | set | frozenset) and not isinstance(wanted, str | bytes)
     values = list(wanted) if several else [wanted]  # type: ignore[call-overload]
     for value in values:
         if value is not None and not isinstance(value, str | bool | int | float):
             raise InputError(
-                f"The filter on {key!r} takes strings, numbers, truth values, None or lists of them, got {value!r}."
+                f"The filter on {key!r} takes strings, numbers, truth values, None or lists of them, got a "
+                f"{type(value).__name__}."
             )
+        if isinstance(value, str):
+            _refuse_unwritable(value)
+        elif isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:
+            raise InputError(f"The filter on {key!r} takes finite numbers up to 1e308 in size.")
     return values
+
+
+def _refuse_unwritable(text: str) -> None:
+    if len(text) > LONGEST:
+        raise InputError(f"A key or value of a filter may have {LONGEST:,} characters, got {len(text):,}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"A filter names {text!r}, which cannot be written as UTF-8.") from None
 
 
 def label_codes(names: list[Any], known: list[str]) -> frozenset[int]:
     """Codes of labels that are known, −1 for None."""
     codes = {name: code for code, name in enumerate(known)}
     return frozenset(-1 if name is None else codes[name] for name in names if name is None or name in codes)
-
-
-def _clause(key: str, values: list[Any]) -> tuple[str, list[Any]]:
-    """SQL that holds where one of the values is the metadata's; JSON's true is not its 1."""
-    path = f"$.{json.dumps(key, ensure_ascii=False)}"
-    clauses, given = ["0"], []
-    for value in values:
-        if value is None:
-            clauses.append("ifnull(json_type(metadata, ?), 'null') = 'null'")
-            given.append(path)
-        elif isinstance(value, bool):
-            clauses.append("json_type(metadata, ?) = ?")
-            given += [path, "true" if value else "false"]
-        else:
-            kinds = "('text')" if isinstance(value, str) else "('integer', 'real')"
-            clauses.append(f"(json_type(metadata, ?) IN {kinds} AND json_extract(metadata, ?) = ?)")
-            given += [path, path, value]
-    return f"({' OR '.join(clauses)})", given

@@ -22,6 +22,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.index import search as searching
 from doubtless.index.base import Index
+from doubtless.index.columns import Columns
 from doubtless.index.construction import Construction, building_folder, create_folder, is_taken
 from doubtless.index.filters import Filter, Where
 from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
@@ -70,6 +71,7 @@ class FolderIndex(Index):
                 undo.callback(self._lock.release)
             self._store = Store(self.path, writable=writable)
             undo.callback(self._store.close)
+            self._columns = Columns(self.path)
             self._cache = VectorCache(self.path, self._store.settings, writable=writable)
             self._refresh()
             undo.pop_all()
@@ -202,10 +204,9 @@ class FolderIndex(Index):
 
     def rows_where(self, where: Where) -> Tensor:
         """Rows (m,) of the items for which a filter holds, rising; of all items where it is empty."""
-        with self._reading():
-            chosen = Filter.of(where, self._store)
-            with self._gate.shared():
-                rows = self._cache.items["row"][np.sort(chosen.positions(self._cache))]
+        chosen = self._filter(where)
+        with self._gate.shared():
+            rows = self._cache.items["row"][chosen.positions(self._cache)]
         return torch.from_numpy(rows.astype(np.int64))
 
     @property
@@ -247,6 +248,7 @@ class FolderIndex(Index):
                 state = self._store.state()
             with self._gate.alone():
                 self._cache.compacted(state)
+            self._columns.forget()
             self._store.vacuum()
 
     def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
@@ -268,6 +270,12 @@ class FolderIndex(Index):
             attachment = self._store.attachment(name)
         return None if attachment is None else read_attachment(*attachment)
 
+    def attached_all(self, names: Sequence[str]) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
+        """What is attached under each of several names, all of one moment; others are left out."""
+        with self._reading():
+            found = {name: self._store.attachment(name) for name in names}
+        return {name: read_attachment(*part) for name, part in found.items() if part is not None}
+
     def attachments(self) -> list[str]:
         """Names under which something is attached, sorted."""
         with self._reading():
@@ -284,17 +292,14 @@ class FolderIndex(Index):
         score: IndexScore | None = None,
         model: str | None = None,
     ) -> Hits:
-        """The k best items for every query, best first; row −1 where there are fewer.
+        """The k best items for every query, best first; row −1 where there are fewer (up to 1,000 of these).
 
         where: {"label": [...], name of metadata: value or list of values}; items for which all hold are searched.
         score: "direction" (cosine) or "expected-distance"; the index's own by default.
         """
         score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
-        chosen = None
-        if where:
-            with self._reading():
-                chosen = Filter.of(where, self._store)
-        else:
+        chosen = self._filter(where) if where else None
+        if chosen is None:
             self._refresh()
         with self._gate.shared():
             positions = None if chosen is None else chosen.positions(self._cache)
@@ -341,6 +346,12 @@ class FolderIndex(Index):
             self._cache.erase(np.array(replaced, dtype=np.int64))
             self._cache.version = state.version
             self._cache.save_if_long(state.version)
+
+    def _filter(self, where: Where) -> Filter:
+        """What a filter asks for now; its columns are read while others search and change."""
+        with self._reading():
+            names, last = self._store.label_names(), self._cache.last_row
+        return Filter.of(where, self._columns, label_names=names, last=last)
 
     def _known(self, ids: Sequence[str]) -> dict[str, int]:
         known = self._store.rows_of(ids)

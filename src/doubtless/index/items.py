@@ -23,6 +23,10 @@ UNQUOTABLE = frozenset('"\\\0')
 """Not in names of metadata: SQLite's paths into JSON cannot name them."""
 
 
+MOST_METADATA = 65_535
+"""Bytes of one item's metadata as JSON: as much as every backend can keep."""
+
+
 @dataclass(frozen=True)
 class Item:
     """What an index knows of an item beside its embedding."""
@@ -181,6 +185,12 @@ def _json(value: Mapping[str, Any] | None, item: str) -> str | None:
                 "and backslashes, other than 'label', which has its own place."
             )
     try:
-        return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        written = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+        size = len(written.encode())
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"The metadata of item {item!r} cannot be written as JSON: {error}.") from error
+    if size > MOST_METADATA:
+        raise InputError(
+            f"The metadata of item {item!r} take {size:,} bytes as JSON; at most {MOST_METADATA:,} are kept."
+        )
+    return written

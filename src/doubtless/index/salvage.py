@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from doubtless.errors import InputError, StoreError
-from doubtless.index import sqlite as database
+from doubtless.index import connection as database
+from doubtless.index import seals
 from doubtless.index.forms import read_attachment, unpacked
 from doubtless.index.settings import DATABASE, Settings
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 1024  # rows read and stored at a time
-Record = tuple[str, int | None, str | None, str | None, bytes, int]
+Record = tuple[str, int | None, str | None, str | None, bytes, int, int, int | None]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Salvage:
 
 def salvage(into: FolderIndex, connection: sqlite3.Connection) -> Salvage:
     """Copies everything readable from a damaged database into a new, empty index."""
-    names = dict(_readable(connection, "SELECT code, name FROM label"))
+    names = dict(_whole_rows(connection, "SELECT code, name, {seal} FROM label", seals.of_words))
     kept = nameless = 0
     for batch in _batches(connection, into.settings):
         labels = [None if code is None else names.get(code) for _, code, *_ in batch]
@@ -64,7 +65,12 @@ def salvage(into: FolderIndex, connection: sqlite3.Connection) -> Salvage:
             metadata=[_metadata(record[3]) for record in batch],
         )
         kept += len(batch)
-    counted = _readable(connection, "SELECT items FROM state")
+    counted = [
+        state[3:]
+        for state in _whole_rows(
+            connection, "SELECT generation, version, next_row, items, {seal} FROM state", seals.of_words
+        )
+    ]
     return Salvage(
         kept, max(0, counted[0][0] - kept) if counted else 0, nameless, list(_attachments(connection, into))
     )
@@ -75,7 +81,9 @@ def open_damaged(path: Path) -> tuple[sqlite3.Connection, Settings]:
     if not (path / DATABASE).is_file():
         raise StoreError(f"{path} is no index: there is no {DATABASE} in it.")
     connection = database.open_as(path / DATABASE, "mode=ro")
-    stored = dict(_readable(connection, "SELECT name, value FROM setting"))
+    stored = dict(
+        _whole_rows(connection, "SELECT name, value, {seal} FROM setting", seals.of_words)
+    )  # what is not whole and not needed is as it is by default
     try:
         return connection, Settings(**{name: json.loads(value) for name, value in stored.items()})
     except (TypeError, ValueError, InputError) as error:
@@ -89,11 +97,9 @@ def open_damaged(path: Path) -> tuple[sqlite3.Connection, Settings]:
 def _batches(connection: sqlite3.Connection, settings: Settings) -> Iterator[list[Record]]:
     """Whole items, each id once."""
     seen: set[str] = set()
-    last = max(
-        (row for (row,) in _readable(connection, "SELECT next_row FROM state")),
-        default=max((row or 0 for (row,) in _readable(connection, "SELECT max(row) FROM vector")), default=0)
-        + 1,
-    )
+    ends = [row for (row,) in _readable(connection, "SELECT next_row FROM state")]
+    ends += [(row or 0) + 1 for (row,) in _readable(connection, "SELECT max(row) FROM vector")]
+    last = min((end for end in ends if isinstance(end, int)), default=0)  # a damaged one may be anything
     for start in range(0, last, BATCH):
         batch = []
         for record in _between(connection, start, min(start + BATCH, last)):
@@ -106,9 +112,10 @@ def _batches(connection: sqlite3.Connection, settings: Settings) -> Iterator[lis
 
 def _between(connection: sqlite3.Connection, start: int, stop: int) -> list[Record]:
     """Rows from start to before stop; where something is in the way, those of each half."""
+    seal = "item.checksum" if _is_sealed(connection) else "NULL"
     query = (
-        "SELECT id, label, path, metadata, numbers, checksum FROM item JOIN vector ON item.row = vector.row "
-        "WHERE vector.row >= ? AND vector.row < ?"
+        f"SELECT id, label, path, metadata, numbers, vector.checksum, item.row, {seal} FROM item "
+        "JOIN vector ON item.row = vector.row WHERE vector.row >= ? AND vector.row < ?"
     )
     try:
         with closing(connection.execute(query, (start, stop))) as records:
@@ -121,9 +128,10 @@ def _between(connection: sqlite3.Connection, start: int, stop: int) -> list[Reco
 
 
 def _is_whole(record: Record, settings: Settings) -> bool:
-    name, _, _, _, blob, checksum = record
+    name, label, path, metadata, blob, checksum, row, seal = record
     return (
         isinstance(name, str)
+        and (seal is None or seals.of_item(row, name, label, path, metadata) == seal)
         and isinstance(blob, bytes)
         and len(blob) == 4 * settings.width
         and zlib.crc32(blob) == checksum
@@ -140,12 +148,28 @@ def _metadata(written: str | None) -> dict[str, Any] | None:
 
 def _attachments(connection: sqlite3.Connection, into: FolderIndex) -> Iterator[str]:
     for (name,) in _readable(connection, "SELECT name FROM part"):
-        for attachment in _readable(connection, "SELECT tensors, record FROM part WHERE name = ?", (name,)):
+        query = "SELECT name, tensors, record, {seal} FROM part WHERE name = ?"
+        for _, *attachment in _whole_rows(connection, query, seals.of_part, (name,)):
             try:
                 into.attach(name, *read_attachment(*attachment))
             except Exception:
                 continue
             yield name
+
+
+def _whole_rows(
+    connection: sqlite3.Connection, query: str, seal: Callable[..., int], values: tuple[Any, ...] = ()
+) -> list[tuple[Any, ...]]:
+    """What a query gives, without the rows that are not what was stored, and without their seals."""
+    sealed = _is_sealed(connection)
+    found = _readable(connection, query.format(seal="checksum" if sealed else "NULL"), values)
+    return [row[:-1] for row in found if not sealed or seal(*row[:-1]) == row[-1]]
+
+
+def _is_sealed(connection: sqlite3.Connection) -> bool:
+    with suppress(sqlite3.Error):
+        return seals.is_sealed(connection)
+    return False
 
 
 def _readable(

@@ -28,6 +28,7 @@ from doubtless.search.hits import Hits
 from doubtless.search.scores import ScoreName, query_vectors
 
 SPARE = 6  # proposals beyond k: what float32 cannot tell apart at the border is settled among these
+PADDED = 1_000  # places that are given where k asks for more than there are items
 FEW = 100_000  # filtered rows up to which an exact search is quick, whatever the kind of index
 GATHERED = 65_536  # rows of a filtered search that are copied together at a time
 MEASURED = 2**22  # numbers measured again at a time
@@ -114,6 +115,23 @@ class Queries:
         return len(self.vectors)
 
 
+def checked_k(k: object) -> None:
+    """Refuses what is no number of hits."""
+    if not isinstance(k, int | np.integer) or isinstance(k, bool):
+        raise InputError(f"k is a whole number of hits, got {k!r}.")
+    if k < 1:
+        raise InputError(f"k must be at least 1, got {k}.")
+
+
+def clamped(k: int, items: int) -> int:
+    """As many hits as there can be, where k is more: a thousand million places take memory, and hold nothing.
+
+    >>> clamped(10, items=3), clamped(10**9, items=3), clamped(10**9, items=5000)
+    (10, 1000, 5000)
+    """
+    return min(int(k), max(items, PADDED))
+
+
 def prepared(
     embedding: Embedding, k: int, settings: Settings, *, score: IndexScore | None, model: str | None
 ) -> tuple[IndexScore, Queries]:
@@ -123,8 +141,7 @@ def prepared(
         raise InputError(
             f"There is no score {score!r} to search an index by{nearest(score, get_args(IndexScore))}"
         )
-    if k < 1:
-        raise InputError(f"k must be at least 1, got {k}.")
+    checked_k(k)
     score = "direction" if settings.family == "point" else score  # both rank points alike
     return score, Queries.of(fitting(embedding, settings, model=model), settings, score)
 
@@ -139,7 +156,7 @@ def search(
     exact: bool = False,
 ) -> Hits:
     """The k best items of each query, among all or those at some positions."""
-    approximate = cache.approximate
+    approximate, k = cache.approximate, clamped(k, len(cache))
     few = positions is not None and len(positions) <= FEW
     if approximate is None or approximate.recipe.score != score or exact or few:
         pieces = cache.matrix(score).pieces() if positions is None else _gathered(cache, score, positions)
@@ -151,6 +168,7 @@ def search(
 
 def search_all(candidates: Candidates, queries: Queries, k: int, *, score: ScoreName) -> Hits:
     """The k best of some items for each query, every one of them looked at."""
+    k = clamped(k, len(candidates))
     proposed = propose(queries.vectors, candidates.matrix(score).pieces(), k + SPARE)
     return measured(candidates, queries, proposed, k, score=score)
 

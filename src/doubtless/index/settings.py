@@ -9,7 +9,8 @@ from typing import Any, Literal, get_args
 from doubtless.embedding import FAMILIES
 from doubtless.errors import InputError, nearest
 
-SCHEMA = 1
+SCHEMA = 2
+"""1: without checksums over anything but numbers; sealed when it is next opened for writing."""
 DATABASE = "index.sqlite"
 
 MODEL = "model"

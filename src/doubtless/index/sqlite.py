@@ -11,43 +11,40 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 
-from doubtless.errors import StoreError
+from doubtless.errors import InputError
+from doubtless.index import seals
+from doubtless.index.connection import connect, create, reading, translated, writing
 from doubtless.index.forms import Block, Floats, Integers
 from doubtless.index.items import Fields
-from doubtless.index.settings import DATABASE, SCHEMA, Settings
-
-APPLICATION = 0x646F7562  # "doub", in the header of the database
-PAGE = 16384  # several items per page also where an item has a thousand numbers
-PATIENCE = 30.0  # seconds to wait for a lock another process holds for a moment
+from doubtless.index.settings import SCHEMA, Settings
+from doubtless.index.witness import Witness, refuse_older
 
 TABLES = """
-CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER) WITHOUT ROWID;
 CREATE TABLE state (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     generation INTEGER NOT NULL,  -- rises with every compaction: caches start again
     version INTEGER NOT NULL,     -- rises with every change
     next_row INTEGER NOT NULL,
-    items INTEGER NOT NULL
+    items INTEGER NOT NULL,
+    checksum INTEGER
 );
-INSERT INTO state VALUES (1, 0, 0, 0, 0);
-CREATE TABLE label (code INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE label (code INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, checksum INTEGER);
 CREATE TABLE item (
-    row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label INTEGER, path TEXT, metadata TEXT
+    row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, label INTEGER, path TEXT, metadata TEXT, checksum INTEGER
 );
 CREATE TABLE vector (row INTEGER PRIMARY KEY, numbers BLOB NOT NULL, checksum INTEGER NOT NULL);
 CREATE TABLE removed (version INTEGER, row INTEGER, PRIMARY KEY (version, row)) WITHOUT ROWID;
-CREATE TABLE part (name TEXT PRIMARY KEY, tensors BLOB NOT NULL, record TEXT NOT NULL);
+CREATE TABLE part (name TEXT PRIMARY KEY, tensors BLOB NOT NULL, record TEXT NOT NULL, checksum INTEGER);
 """
 
 
@@ -66,8 +63,18 @@ class Store:
     def __init__(self, folder: Path, *, writable: bool) -> None:
         self.folder = folder
         self._connection = connect(folder, writable=writable)
-        with translated(folder):
+        with contextlib.ExitStack() as undo, translated(folder):
+            undo.callback(self._connection.close)
+            self._sealed = seals.is_sealed(self._connection)
+            if writable and not self._sealed:
+                with writing(self._connection, folder):
+                    seals.seal_all(self._connection, SCHEMA)
+                self._sealed = True
             self.settings = self._read_settings()
+            self._witness = Witness(folder, self.settings.identity)
+            noted = self._witness.version()
+            refuse_older(folder, noted, self.state().version)
+            undo.pop_all()
 
     @staticmethod
     def create(folder: Path, settings: Settings) -> None:
@@ -77,10 +84,20 @@ class Store:
             with translated(folder):
                 connection.executescript(f"BEGIN;{TABLES}COMMIT;")
                 values = [(name, json.dumps(value)) for name, value in settings.record().items()]
+                sealed = [(*value, seals.of_words(*value)) for value in values]
                 with writing(connection, folder):
-                    connection.executemany("INSERT INTO setting VALUES (?, ?)", values)
+                    connection.executemany("INSERT INTO setting VALUES (?, ?, ?)", sealed)
+                    start = State(0, 0, 0, 0)
+                    connection.execute(
+                        "INSERT INTO state VALUES (1, ?, ?, ?, ?, ?)", (*start, seals.of_words(*start))
+                    )
         finally:
             connection.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """For who looks at the database as a whole."""
+        return self._connection
 
     def close(self) -> None:
         """Lets go of the database."""
@@ -90,22 +107,34 @@ class Store:
         """Everything read inside is of one moment."""
         return reading(self._connection, self.folder)
 
-    def writing(self) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
         """All that is changed inside, or none of it."""
-        return writing(self._connection, self.folder)
+        with writing(self._connection, self.folder):
+            yield
+        self._witness.note(self.state().version)
 
     # -- what there is -------------------------------------------------------------------------------
 
     def state(self) -> State:
         """Where the database stands now."""
-        row = self._connection.execute("SELECT generation, version, next_row, items FROM state").fetchone()
+        query = f"SELECT generation, version, next_row, items, {self._seal()} FROM state"
+        row = self._connection.execute(query).fetchone()
         if row is None:
             raise sqlite3.DatabaseError("the table of its state is empty; no such table row")
-        return State(*row)
+        self._verify(row[-1], seals.of_words(*row[:-1]), "where it stands")
+        return State(*row[:-1])
 
     def label_names(self) -> list[str]:
         """Code → name."""
-        return [name for (name,) in self._connection.execute("SELECT name FROM label ORDER BY code")]
+        labels = self._connection.execute(
+            f"SELECT code, name, {self._seal()} FROM label ORDER BY code"
+        ).fetchall()
+        for place, (code, name, seal) in enumerate(labels):
+            if code != place:
+                raise seals.damaged(self.folder, f"label {place} is missing")
+            self._verify(seal, seals.of_words(code, name), f"label {code}")
+        return [name for _, name, _ in labels]
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Id → row of those that are stored."""
@@ -115,17 +144,16 @@ class Store:
     def block(self, after: int, limit: int) -> Block:
         """The first `limit` rows above `after`, in order."""
         query = (
-            "SELECT vector.row, ifnull(item.label, -1), numbers, checksum FROM vector "
-            "JOIN item ON item.row = vector.row WHERE vector.row > ? ORDER BY vector.row LIMIT ?"
+            f"SELECT {self._whole} FROM vector JOIN item ON item.row = vector.row "
+            "WHERE vector.row > ? ORDER BY vector.row LIMIT ?"
         )
         return self._block(self._connection.execute(query, (after, limit)).fetchall())
 
     def chosen(self, rows: Iterable[int]) -> Block:
         """These rows in rising order; those that are not stored are left out."""
         query = (
-            "SELECT vector.row, ifnull(item.label, -1), numbers, checksum FROM vector "
-            "JOIN item ON item.row = vector.row WHERE vector.row IN (SELECT value FROM json_each(?)) "
-            "ORDER BY vector.row"
+            f"SELECT {self._whole} FROM vector JOIN item ON item.row = vector.row "
+            "WHERE vector.row IN (SELECT value FROM json_each(?)) ORDER BY vector.row"
         )
         return self._block(self._connection.execute(query, (json.dumps(list(rows)),)).fetchall())
 
@@ -141,15 +169,14 @@ class Store:
     def fields(self, rows: Iterable[int]) -> dict[int, Fields]:
         """What is stored beside the numbers, by row; rows that are not stored are left out."""
         query = (
-            "SELECT row, id, label, path, metadata FROM item WHERE row IN (SELECT value FROM json_each(?))"
+            f"SELECT {self._seal()}, row, id, label, path, metadata FROM item "
+            "WHERE row IN (SELECT value FROM json_each(?))"
         )
-        records = self._connection.execute(query, (json.dumps(list(rows)),))
-        return {row: Fields(*rest) for row, *rest in records}
-
-    def matching(self, condition: str, values: Sequence[Any]) -> Integers:
-        """Rows of items for which a condition of `filters` holds."""
-        rows = self._connection.execute(f"SELECT row FROM item WHERE {condition} ORDER BY row", values)
-        return np.array([row for (row,) in rows], dtype=np.int64)
+        found = {}
+        for seal, row, *rest in self._connection.execute(query, (json.dumps(list(rows)),)):
+            self._verify(seal, seals.of_item(row, *rest), f"what is stored of row {row}")
+            found[row] = Fields(*rest)
+        return found
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -159,7 +186,8 @@ class Store:
         new = [name for name in dict.fromkeys(names) if name is not None and name not in known]
         for name in new:
             known[name] = len(known)
-        self._connection.executemany("INSERT INTO label VALUES (?, ?)", [(known[name], name) for name in new])
+        rows = [(known[name], name, seals.of_words(known[name], name)) for name in new]
+        self._connection.executemany("INSERT INTO label VALUES (?, ?, ?)", rows)
         return [None if name is None else known[name] for name in names]
 
     def insert(self, fields: Sequence[Fields], numbers: Floats) -> Integers:
@@ -167,32 +195,33 @@ class Store:
         state = self.state()
         rows = range(state.next_row, state.next_row + len(fields))
         self._connection.executemany(
-            "INSERT INTO item VALUES (?, ?, ?, ?, ?)",
-            ((row, *field) for row, field in zip(rows, fields, strict=True)),
+            "INSERT INTO item VALUES (?, ?, ?, ?, ?, ?)",
+            ((row, *field, seals.of_item(row, *field)) for row, field in zip(rows, fields, strict=True)),
         )
         blobs = (line.tobytes() for line in numbers)
         self._connection.executemany(
             "INSERT INTO vector VALUES (?, ?, ?)",
             ((row, blob, zlib.crc32(blob)) for row, blob in zip(rows, blobs, strict=True)),
         )
-        self._connection.execute(
-            "UPDATE state SET version = version + 1, next_row = ?, items = items + ?",
-            (rows.stop, len(fields)),
+        self._come_to(
+            state._replace(version=state.version + 1, next_row=rows.stop, items=state.items + len(fields))
         )
         return np.arange(rows.start, rows.stop, dtype=np.int64)
 
     def remove(self, rows: Iterable[int]) -> None:
         """Takes rows out and notes them for the caches."""
-        chosen, version = [(int(row),) for row in rows], self.state().version + 1
+        chosen, state = [(int(row),) for row in rows], self.state()
+        version = state.version + 1
         for table in ("item", "vector"):
             self._connection.executemany(f"DELETE FROM {table} WHERE row = ?", chosen)
         self._connection.executemany(f"INSERT INTO removed VALUES ({version}, ?)", chosen)
-        self._connection.execute("UPDATE state SET version = ?, items = items - ?", (version, len(chosen)))
+        self._come_to(state._replace(version=version, items=state.items - len(chosen)))
 
     def new_generation(self) -> None:
         """Forgets what was removed; caches of before are not patched any more."""
         self._connection.execute("DELETE FROM removed")
-        self._connection.execute("UPDATE state SET version = version + 1, generation = generation + 1")
+        state = self.state()
+        self._come_to(state._replace(version=state.version + 1, generation=state.generation + 1))
 
     def vacuum(self) -> None:
         """Gives the space of removed items back to the disk."""
@@ -202,13 +231,20 @@ class Store:
 
     def attach(self, name: str, tensors: bytes, record: str) -> None:
         """Keeps an attachment in place of what was there; the table's name is older than the word."""
-        self._connection.execute("INSERT OR REPLACE INTO part VALUES (?, ?, ?)", (name, tensors, record))
+        seal, state = seals.of_part(name, tensors, record), self.state()
+        self._connection.execute(
+            "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)", (name, tensors, record, seal)
+        )
+        self._come_to(state._replace(version=state.version + 1))
 
     def attachment(self, name: str) -> tuple[bytes, str] | None:
         """Tensors and record under a name."""
-        query = "SELECT tensors, record FROM part WHERE name = ?"
-        attachment: tuple[bytes, str] | None = self._connection.execute(query, (name,)).fetchone()
-        return attachment
+        query = f"SELECT tensors, record, {self._seal()} FROM part WHERE name = ?"
+        found = self._connection.execute(query, (name,)).fetchone()
+        if found is None:
+            return None
+        self._verify(found[-1], seals.of_part(name, *found[:-1]), f"what is attached as {name!r}")
+        return found[0], found[1]
 
     def attachments(self) -> list[str]:
         """Names of all attachments, sorted."""
@@ -216,135 +252,49 @@ class Store:
 
     # -- inside --------------------------------------------------------------------------------------
 
+    def _seal(self, table: str = "") -> str:
+        return f"{table}checksum" if self._sealed else "NULL"
+
+    @property
+    def _whole(self) -> str:
+        """Columns of `_block`."""
+        return (
+            "vector.row, item.id, item.label, item.path, item.metadata, "
+            f"{self._seal('item.')}, numbers, vector.checksum"
+        )
+
+    def _verify(self, seal: int | None, found: int, what: str) -> None:
+        if self._sealed and seal != found:
+            raise seals.damaged(self.folder, f"{what} is not what was stored")
+
+    def _come_to(self, state: State) -> None:
+        """Where the database stands from now on."""
+        self._connection.execute(
+            "UPDATE state SET generation = ?, version = ?, next_row = ?, items = ?, checksum = ?",
+            (*state, seals.of_words(*state)),
+        )
+
     def _read_settings(self) -> Settings:
-        stored = dict(self._connection.execute("SELECT name, value FROM setting").fetchall())
-        return Settings(**{name: json.loads(value) for name, value in stored.items()})
+        stored: dict[str, Any] = {}
+        for name, value, seal in self._connection.execute(
+            f"SELECT name, value, {self._seal()} FROM setting"
+        ).fetchall():
+            self._verify(seal, seals.of_words(name, value), f"setting {name!r}")
+            stored[name] = value
+        try:
+            return Settings(**{name: json.loads(value) for name, value in stored.items()})
+        except (TypeError, ValueError, InputError) as error:
+            raise seals.damaged(self.folder, f"its settings cannot be read ({error})") from error
 
-    def _block(self, records: list[tuple[int, int, bytes, int]]) -> Block:
+    def _block(self, records: list[tuple[Any, ...]]) -> Block:
         width = self.settings.width
-        for row, _, blob, checksum in records:
-            if len(blob) != 4 * width or zlib.crc32(blob) != checksum:
-                raise StoreError(
-                    f"The database of the index {self.folder} is damaged: the numbers of row {row} are not "
-                    "those that were stored. Restore it from a copy, or save what can still be read into a "
-                    f"new index: FolderIndex.salvage({str(self.folder)!r}, NEW)."
-                )
-        joined = b"".join(blob for _, _, blob, _ in records)
+        for row, id, label, path, metadata, seal, blob, checksum in records:
+            if not isinstance(blob, bytes) or len(blob) != 4 * width or zlib.crc32(blob) != checksum:
+                raise seals.damaged(self.folder, f"the numbers of row {row} are not what was stored")
+            if self._sealed and seals.of_item(row, id, label, path, metadata) != seal:
+                raise seals.damaged(self.folder, f"what is stored of row {row} is not what was stored")
+        joined = b"".join(record[6] for record in records)
         numbers = np.frombuffer(joined, dtype="<f4").reshape(-1, width)
-        rows = np.array([row for row, *_ in records], dtype=np.int64)
-        return Block(rows, np.array([label for _, label, *_ in records], dtype=np.int64), numbers)
-
-
-def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:
-    """Opens the database of an index and looks whether it is one that this version can read."""
-    path = folder / DATABASE
-    if not path.is_file():
-        raise StoreError(f"{folder} is no index: there is no {DATABASE} in it.")
-    with translated(folder):
-        connection = open_as(path, "mode=rw" if writable else _reading_mode(path))
-        if writable:
-            # An acknowledged change survives a power cut: the log reaches the disk with every transaction.
-            connection.execute("PRAGMA synchronous = FULL")
-        _refuse_foreign(folder, connection)
-    return connection
-
-
-def create(folder: Path) -> sqlite3.Connection:
-    """A new database with nothing in it."""
-    with translated(folder):
-        connection = open_as(folder / DATABASE, "mode=rwc")
-        connection.execute(f"PRAGMA page_size = {PAGE}")
-        connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-    return connection
-
-
-def open_as(path: Path, mode: str) -> sqlite3.Connection:
-    """A connection for any thread, whose transactions begin and end where they are told to."""
-    address = f"file:{quote(str(path.absolute()))}?{mode}"
-    return sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
-
-
-def _reading_mode(path: Path) -> str:
-    """Where nothing can be written, SQLite cannot share its log with a writer: then there must be none."""
-    log = path.with_name(f"{path.name}-wal")
-    if os.access(path.parent, os.W_OK) or log.exists():
-        return "mode=ro"
-    return "mode=ro&immutable=1"
-
-
-def _refuse_foreign(folder: Path, connection: sqlite3.Connection) -> None:
-    """Refuses what is not a database of an index, or one of a later version."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (schema,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION:
-        connection.close()
-        raise StoreError(f"{folder / DATABASE} is a database, but not one of a doubtless index.")
-    if schema > SCHEMA:
-        connection.close()
-        raise StoreError(
-            f"The index {folder} was written by a newer doubtless (schema {schema}, this one reads up to "
-            f"{SCHEMA}); update doubtless to open it."
-        )
-
-
-@contextlib.contextmanager
-def reading(connection: sqlite3.Connection, folder: Path) -> Iterator[None]:
-    """Everything read inside is of one moment, whatever a writer does meanwhile."""
-    with translated(folder):
-        connection.execute("BEGIN")
-        try:
-            yield
-        finally:
-            with contextlib.suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-
-
-@contextlib.contextmanager
-def writing(connection: sqlite3.Connection, folder: Path) -> Iterator[None]:
-    """All of it or none of it; on the disk when the block has ended."""
-    with translated(folder):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back by itself after some errors
-                connection.execute("ROLLBACK")
-            raise
-
-
-@contextlib.contextmanager
-def translated(folder: Path) -> Iterator[None]:
-    """Errors of SQLite as sentences that say what to do."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreError(_sentence(folder, error)) from error
-
-
-def _sentence(folder: Path, error: sqlite3.Error) -> str:
-    name = getattr(error, "sqlite_errorname", "")
-    reason = f"({error})"
-    if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
-        return (
-            f"The disk of the index {folder} is full or failing {reason}; nothing of this call was stored, "
-            "everything stored before is. Free some space and try again."
-        )
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
-        return (
-            f"The database of the index {folder} is damaged {reason}. Restore it from a copy, or save what can "
-            f"still be read into a new index: FolderIndex.salvage({str(folder)!r}, NEW)."
-        )
-    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
-        return f"The index {folder} cannot be written {reason}; it can be opened without writable=True."
-    if name.startswith("SQLITE_CANTOPEN"):
-        return (
-            f"The database of the index {folder} cannot be opened {reason}. Where its folder is read-only, "
-            "let a writer close the index first: then it needs no files beside the database."
-        )
-    if name.startswith("SQLITE_BUSY"):
-        return f"The database of the index {folder} stayed locked for {PATIENCE:.0f} s {reason}; try again."
-    return f"The database of the index {folder} failed: {error}."
+        rows = np.array([record[0] for record in records], dtype=np.int64)
+        labels = [-1 if record[2] is None else record[2] for record in records]
+        return Block(rows, np.array(labels, dtype=np.int64), numbers)

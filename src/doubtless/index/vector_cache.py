@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,39 +20,16 @@ from numpy.typing import NDArray
 from doubtless.errors import StoreError
 from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage, warn_of_failed_write
 from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_widths, searchable, unpacked
+from doubtless.index.growing import Growing
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.proposals import Approximate, Source, kind_for, next_step
+from doubtless.index.seals import damaged
 from doubtless.index.settings import Settings
 from doubtless.index.sqlite import State, Store
 
 BLOCK = 16_384  # rows taken from the database at a time
 BEHIND = 0.9  # share of the rows in the files that sums in the files must reach not to be written again
 TAIL = 65_536  # rows in memory after which a writer puts them into the files
-
-
-class Growing:
-    """An array that can be appended to; appending n rows one by one moves each of them about once."""
-
-    def __init__(self, start: NDArray[Any]) -> None:
-        self._buffer, self._length = start, len(start)
-
-    def __len__(self) -> int:
-        return self._length
-
-    @property
-    def array(self) -> NDArray[Any]:
-        """What is in it."""
-        return self._buffer[: self._length]
-
-    def append(self, rows: NDArray[Any]) -> None:
-        """Adds rows at the end."""
-        needed = self._length + len(rows)
-        if needed > len(self._buffer):
-            larger = np.empty((max(needed, 2 * self._length), *self._buffer.shape[1:]), self._buffer.dtype)
-            larger[: self._length] = self.array
-            self._buffer = larger
-        self._buffer[self._length : needed] = rows
-        self._length = needed
 
 
 class Matrix:
@@ -169,6 +145,10 @@ class VectorCache:
             self.append(searchable(distributions, self.settings, rows=block.rows, labels=block.labels))
             self.save_if_long(state.version)
         self.erase(store.removed(seen))
+        there = int(self.alive.sum())
+        if there != state.items:
+            self.generation = -1
+            raise damaged(self._index, f"{there:,} items can be read of {state.items:,}")
         self.generation, self.version = state.generation, state.version
 
     def append(self, new: Searchable) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from doubtless.index.filters import Where, accepted_values, label_codes
+from doubtless.index.filters import Where, accepted_filter, label_codes
 from doubtless.index.milvus.tables import FILTER_KEYS
 
 NOTHING = "row < 0"
@@ -45,8 +45,7 @@ def expression(where: Where, label_names: Sequence[str]) -> str:
     '(label in [-1, 1])'
     """
     clauses = []
-    for name, wanted in where.items():
-        values = accepted_values(name, wanted)
+    for name, values in accepted_filter(where).items():
         if name == "label":
             codes = sorted(label_codes(values, list(label_names)))
             clauses.append(f"label in {codes}" if codes else NOTHING)

@@ -241,6 +241,7 @@ class MilvusIndex(Index):
         """The k best items for every query, best first; row −1 where there are fewer. As `Index.search`."""
         score, queries = searching.prepared(embedding, k, self.settings, score=score, model=model)
         state = self._state()
+        k = searching.clamped(k, state.items)
         condition = expression(where, self._store.label_names(state)) if where else ""
         proposed = self._store.propose(
             queries.vectors, k + searching.SPARE, score=score, condition=condition, state=state

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,12 +86,12 @@ class Items:
                 )
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Takes items out one by one, and the images that were stored with them."""
+        """Takes items out one by one, and the images that were stored with them; no other file is touched."""
         self.refuse_read_only()
         with self.writing:
             for id in ids:
                 path = self.get(id).path
-                if path is None or not self.shelf.holds(path):
+                if path is None or not self.shelf.owns(path):
                     self.gallery.remove([id])
                     continue
                 with self.shelf.changing(path, id, self._path_of):
@@ -135,6 +136,8 @@ class Items:
 
 FOLDER = "images"
 PENDING = "pending"
+PLACE = re.compile(rf"{FOLDER}/([0-9a-f]{{2}})/([0-9a-f]{{64}})(?:\.[a-z0-9]+)?")
+"""What `Shelf.place` makes."""
 
 
 class Shelf:
@@ -156,6 +159,15 @@ class Shelf:
     def holds(self, path: str | None) -> bool:
         """Whether an item's path is a place of this shelf."""
         return path is not None and path.startswith(f"{FOLDER}/")
+
+    def owns(self, path: str) -> bool:
+        """Whether a file is one that the shelf has put there: whoever made the index chose its items' paths."""
+        match = PLACE.fullmatch(path)
+        return match is not None and match[2].startswith(match[1]) and self._is_inside(path)
+
+    def _is_inside(self, place: str) -> bool:
+        """Whether no link on the way leads elsewhere."""
+        return Path(os.path.realpath(self.file(place))) == self.index.resolve() / place
 
     def file(self, place: str) -> Path:
         """The file at a place."""
@@ -188,5 +200,5 @@ class Shelf:
         return len(notes)
 
     def _settle(self, place: str, id: str, stored: Callable[[str], str | None]) -> None:
-        if stored(id) != place:
+        if stored(id) != place and self.owns(place):
             self.file(place).unlink(missing_ok=True)

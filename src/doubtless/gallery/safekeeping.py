@@ -1,0 +1,42 @@
+"""Keeping a gallery safe: looking for damage, copies that are whole, and saving what is left of a damaged one.
+
+They are of galleries in folders; a backend such as Milvus has its own ways.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from doubtless.errors import InputError
+from doubtless.index import checking, copies
+from doubtless.index.backends import backend_of
+from doubtless.index.checking import Check as Check
+from doubtless.index.folder import FolderIndex
+from doubtless.index.salvage import Salvage as Salvage
+
+
+def check(place: str | Path, *, thorough: bool = False) -> Check:
+    """Whether a gallery is what was written into it; thorough: every byte of it is looked at."""
+    return checking.check(_folder(place), thorough=thorough)
+
+
+def backup(place: str | Path, to: str | Path) -> int:
+    """Copies a gallery as it is at one moment, also while it is written to; how many items it has."""
+    return copies.backup(_folder(place), _folder(to))
+
+
+def restore(copy: str | Path, to: str | Path) -> int:
+    """Puts a copy where there is nothing; how many items it has."""
+    return copies.restore(_folder(copy), _folder(to))
+
+
+def salvage(place: str | Path, to: str | Path) -> Salvage:
+    """Saves what can still be read of a damaged gallery into a new one."""
+    return FolderIndex.salvage(_folder(place), _folder(to))
+
+
+def _folder(place: str | Path) -> Path:
+    backend, _ = backend_of(place)
+    if backend is not FolderIndex:
+        raise InputError(f"{place} is no folder; its backend has ways of its own to check and to copy it.")
+    return Path(place)

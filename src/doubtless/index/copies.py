@@ -1,0 +1,124 @@
+"""Copies of an index that are whole, made beside a writer that goes on, and put back where there is nothing.
+
+Databases are copied by SQLite's own online backup: one moment of them, with what lies in their logs. What else
+belongs to the index (its model, pictures) is copied as it lies; the cache is left out, it is made again. A copy
+is an index: it can be opened, asked and checked where it lies.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from doubtless.errors import StoreError
+from doubtless.files import umask
+from doubtless.index.checking import check
+from doubtless.index.connection import connect, open_as, translated
+from doubtless.index.construction import exists_already, is_taken
+from doubtless.index.settings import DATABASE
+from doubtless.index.sqlite import Store
+from doubtless.index.witness import NAME, Witness
+
+OWN = {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", "writer.lock", NAME, "cache"}
+"""Of the index's files, those that are not copied as they lie."""
+PAGES = 1024  # copied at a time; a writer that comes in between makes SQLite begin again
+
+
+def backup(path: str | Path, to: str | Path) -> int:
+    """Copies an index, as it is at one moment, to where there is nothing; how many items it has."""
+    source, target = Path(path), Path(to)
+    with _beside(target) as temporary, translated(source):
+        _copy_database(source, temporary)
+        _copy_files(source, temporary)
+        _flush(temporary)
+        _refuse_damaged(temporary, named=source)
+    return int(check(target).items or 0)
+
+
+def restore(copy: str | Path, to: str | Path) -> int:
+    """Puts a copy where there is nothing, looks at all of it and makes its cache; how many items it has."""
+    from doubtless.index.folder import FolderIndex
+
+    source, target = Path(copy), Path(to)
+    if not (source / DATABASE).is_file():
+        raise StoreError(f"{source} is no copy of an index: there is no {DATABASE} in it.")
+    with _beside(target) as temporary, translated(source):
+        _copy_database(source, temporary)
+        _copy_files(source, temporary)
+        _refuse_damaged(temporary, named=source)
+        with FolderIndex.open(temporary, writable=True) as index:
+            count = len(index)
+        _flush(temporary)
+    return count
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    with closing(Store(source, writable=False)) as store:  # refuses one that has lost its log
+        settings = store.settings
+    with (
+        closing(connect(source, writable=False)) as old,
+        closing(open_as(target / DATABASE, "mode=rwc")) as new,
+    ):
+        old.backup(new, pages=PAGES)
+    with closing(Store(target, writable=False)) as store:
+        Witness(target, settings.identity).note(store.state().version)
+
+
+def _copy_files(source: Path, target: Path) -> None:
+    for entry in sorted(source.iterdir()):
+        if entry.name in OWN or entry.is_symlink() or entry.name.endswith((".sqlite-wal", ".sqlite-shm")):
+            continue
+        if entry.suffix == ".sqlite":  # what people said of answers
+            with (
+                closing(open_as(entry, "mode=ro")) as old,
+                closing(sqlite3.connect(target / entry.name)) as new,
+            ):
+                old.backup(new)
+        elif entry.is_dir():
+            shutil.copytree(entry, target / entry.name, symlinks=True)
+        else:
+            shutil.copy2(entry, target / entry.name)
+
+
+def _refuse_damaged(copy: Path, *, named: Path) -> None:
+    """A damaged index is not copied over the last good one, nor put in its place."""
+    found = check(copy, thorough=True)
+    if found.damage:
+        raise StoreError(
+            f"{named} is damaged and was not copied: {found.damage[0]} doubtless check --thorough lists all, "
+            "doubtless salvage saves what can still be read."
+        )
+
+
+def _flush(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _beside(target: Path) -> Iterator[Path]:
+    """A folder that is moved to its place when the block ends well; a cut-off copy leaves nothing there."""
+    if is_taken(target):
+        raise exists_already(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    except OSError as error:
+        raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
+    try:
+        temporary.chmod(0o777 & ~umask())
+        yield temporary
+        os.replace(temporary, target)
+    except (OSError, shutil.Error, sqlite3.Error) as error:
+        raise StoreError(f"{target} cannot be written: {error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
