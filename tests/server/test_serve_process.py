@@ -37,7 +37,7 @@ def test_other_hosts_are_refused_without_a_token(served_index: Path) -> None:
 def test_both_tokens_come_from_the_environment(own_index: Path) -> None:
     tokens = {"DOUBTLESS_TOKEN": "writes-" + "x" * 20, "DOUBTLESS_READ_TOKEN": "reads-" + "x" * 20}
     with (
-        served(served_index, environment=tokens) as process,
+        served(own_index, environment=tokens) as process,
         httpx.Client(base_url=process.address) as client,
     ):
         may = []
