@@ -13,7 +13,7 @@ import typer
 from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
-TOKEN = "DOUBTLESS_TOKEN"
+TOKEN, READ_TOKEN = "DOUBTLESS_TOKEN", "DOUBTLESS_READ_TOKEN"
 
 
 def serve(
@@ -49,8 +49,9 @@ def serve(
 ) -> None:
     """Serve an index: API at /v1, its documentation at /docs, a page at /.
 
-    Callers must know the token in the environment variable DOUBTLESS_TOKEN where it is set; without it only this
-    machine is served. Stopping (Ctrl-C, SIGTERM) finishes what was accepted.
+    Callers must know the token in the environment variable DOUBTLESS_TOKEN where it is set, or that in
+    DOUBTLESS_READ_TOKEN, which may ask and look and change no item; without either only this machine is served.
+    Stopping (Ctrl-C, SIGTERM) finishes what was accepted.
 
     Example: doubtless serve gallery
 
@@ -58,9 +59,9 @@ def serve(
     """
     from doubtless.server.http.security import LOOPBACK, check_binding
 
-    refuse_without_extra(page)
-    token = os.environ.get(TOKEN) or None
-    check_binding(host, token)
+    refuse_without_extra()
+    token, read_token = (os.environ.get(name) or None for name in (TOKEN, READ_TOKEN))
+    check_binding(host, token, read_token)
     from doubtless.data.images import MAX_PIXELS
     from doubtless.server.http.app import create_app
     from doubtless.server.service.decoder import Limits
@@ -78,8 +79,9 @@ def serve(
         audit=audit,
     )
     try:
-        hosts = None if token else LOOPBACK | {host}
-        run(create_app(service, token=token, page=page, hosts=hosts), host=host, port=port)
+        hosts = None if token or read_token else LOOPBACK | {host}
+        app = create_app(service, token=token, read_token=read_token, page=page, hosts=hosts)
+        run(app, host=host, port=port)
     finally:
         service.close()
 
@@ -96,12 +98,6 @@ def run(app: Any, *, host: str, port: int) -> None:
                     name, number = bound.getsockname()[:2]
                     shown = f"[{name}]" if ":" in name else name
                     typer.echo(f"doubtless: serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)")
-
-        async def shutdown(self, sockets: Any = None) -> None:
-            stop_page = getattr(app.state, "stop_page", None)
-            if stop_page is not None:
-                stop_page()  # an open page's streams never end by themselves
-            await super().shutdown(sockets)
 
     config = uvicorn.Config(
         app,
@@ -120,11 +116,11 @@ def run(app: Any, *, host: str, port: int) -> None:
         return
 
 
-def refuse_without_extra(page: bool) -> None:
+def refuse_without_extra() -> None:
     """Says what must be installed before anything can be served."""
     from importlib.util import find_spec
 
-    needed = ["fastapi", "uvicorn", "python_multipart", *(["gradio"] if page else [])]
+    needed = ["fastapi", "uvicorn", "python_multipart"]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(

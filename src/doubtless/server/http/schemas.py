@@ -1,17 +1,14 @@
-"""What requests and replies look like: checked at the border, and the source of the OpenAPI document."""
+"""What requests look like: checked at the border, and the source of the OpenAPI document."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from typing import Annotated, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstraints
 
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
-from doubtless.gallery import Answer, Feedback, PairAnswer
-from doubtless.gallery.answer import finite
 from doubtless.gallery.together import MOST_PHOTOS
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -26,6 +23,9 @@ Prior = Annotated[float, Field(gt=0, lt=1, description="How likely two such imag
 TargetError = Annotated[
     float | None,
     Field(gt=0, lt=1, description="Share of pairs decided alike that may be wrong; as calibrated."),
+]
+Trial = Annotated[
+    bool, Field(description="Only tried out: it does not count when drift is looked for, nor to be judged.")
 ]
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
 Name = Annotated[
@@ -75,6 +75,7 @@ class SearchBody(Strict):
     k: Count = 10
     where: Where | None = None
     confidence: Confidence = 0.9
+    trial: Trial = False
 
 
 class SearchForm(BaseModel):
@@ -84,6 +85,7 @@ class SearchForm(BaseModel):
     k: Count = 10
     where: Json[Where | None] | None = None
     confidence: Confidence = 0.9
+    trial: Trial = False
 
 
 class TogetherBody(Strict):
@@ -93,6 +95,7 @@ class TogetherBody(Strict):
     k: Count = 10
     where: Where | None = None
     confidence: Confidence = 0.9
+    trial: Trial = False
 
 
 class CompareBody(Strict):
@@ -102,6 +105,7 @@ class CompareBody(Strict):
     second: EmbeddingBody
     prior: Prior = 0.5
     target_error: TargetError = None
+    trial: Trial = False
 
 
 class CompareForm(BaseModel):
@@ -110,6 +114,7 @@ class CompareForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
     prior: Prior = 0.5
     target_error: TargetError = None
+    trial: Trial = False
 
 
 class EmbedForm(BaseModel):
@@ -136,6 +141,12 @@ class ItemForm(BaseModel):
     metadata: Json[Metadata | None] | None = None
 
 
+class LabelBody(Strict):
+    """What an item shows."""
+
+    label: Name | None = Field(description="null: nobody knows.")
+
+
 class FeedbackBody(Strict):
     """What someone says of an answer: by its id, or of what an embedding is told now."""
 
@@ -157,199 +168,3 @@ class FeedbackForm(BaseModel):
     label: Name | None = None
     who: Name | None = None
     at_random: bool = False
-
-
-class FeedbackReply(BaseModel):
-    """An entry that is on the disk."""
-
-    number: int
-    time: str
-    answer: str
-    verdict: Literal["right", "wrong"] | None
-    label: str | None
-    truth: str | None = Field(description="What the query shows, as far as was said.")
-
-    @classmethod
-    def of(cls, entry: Feedback) -> FeedbackReply:
-        """Of an entry."""
-        told = entry.to_json()
-        return cls.model_validate({**told, "answer": entry.shown.id})
-
-
-class HitReply(BaseModel):
-    """One item that was found."""
-
-    rank: int
-    id: str
-    label: str | None
-    probability: float | None = Field(
-        description="Of its label, or of itself where labels were not calibrated; null before calibration."
-    )
-    score: float | None = Field(description="Cosine.")
-    expected_squared_distance: float | None
-    uncertainty: float | None = Field(description="Of the item; null for points.")
-    image: str | None = Field(description="Where its image is, if it has one.")
-    metadata: dict[str, Any]
-
-
-class LabelReply(BaseModel):
-    """A label that was found."""
-
-    label: str
-    probability: float
-
-
-class AnswerReply(BaseModel):
-    """What a query is told: the one form of an answer, `Answer.to_json`."""
-
-    id: str | None = Field(description="What feedback refers to.")
-    decision: Literal["answer", "abstain", "not-in-gallery"]
-    label: str | None = Field(description="What is answered; null where nothing is.")
-    probability: float | None = Field(
-        description="Of the most probable label, or of the first hit; null before calibration."
-    )
-    labels: list[LabelReply] = Field(
-        description="Labels that were found, the most probable first; with `none` all of them add up to 1."
-    )
-    none: float | None = Field(description="That it is none of the labels found.")
-    reason: str
-    doubt: float | None
-    parts: dict[str, float | None] = Field(
-        description="Where the doubt comes from; what was not measured is not there."
-    )
-    uncertainty: float | None = Field(description="Of the query itself; null for points.")
-    covering_set: list[str] | None = Field(
-        description="Labels that contain the true one with the confidence asked for; ids without labels."
-    )
-    warnings: list[str] = Field(description="What this answer cannot promise.")
-    hits: list[HitReply]
-
-    @classmethod
-    def of(cls, answer: Answer) -> AnswerReply:
-        """An answer with addresses in place of paths, which are nobody's business."""
-        values = answer.to_json()
-        for hit in values["hits"]:
-            hit["image"] = None if hit["image"] is None else image_address(hit["id"])
-        return cls.model_validate(values)
-
-
-class CompareReply(BaseModel):
-    """Two images beside each other."""
-
-    decision: Literal["same", "different", "cannot-tell"]
-    reason: str = Field(description="Why, and what is promised of such decisions.")
-    same: bool | None = Field(description="null where it cannot be told.")
-    probability: float | None = Field(description="null where the index has no calibration of pairs.")
-    prior: float
-    cosine: float
-    expected_squared_distance: float | None
-    uncertainty: list[float | None] | None = Field(description="Of both; null for points.")
-
-    @classmethod
-    def of(cls, found: PairAnswer) -> CompareReply:
-        """What a comparison gave, in finite numbers."""
-        doubts = None if found.uncertainty is None else [finite(one) for one in found.uncertainty]
-        return cls(
-            decision=found.decision,
-            reason=found.reason,
-            same=found.same,
-            probability=found.probability,
-            prior=found.prior,
-            cosine=found.cosine,
-            expected_squared_distance=finite(found.expected_squared_distance),
-            uncertainty=doubts,
-        )
-
-
-class EmbeddingReply(BaseModel):
-    """What the model makes of an image, in the form in which a search takes it."""
-
-    family: str
-    location: list[float]
-    variance: list[float] | None = None
-    concentration: float | None = None
-    uncertainty: float | None = Field(description="Higher is less sure; null for points.")
-
-    @classmethod
-    def of(cls, embedding: Embedding) -> EmbeddingReply:
-        """Of one item."""
-        values = {name: value[0].tolist() for name, value in embedding.parameters.items()}
-        doubt = embedding.uncertainty
-        values["location"] = embedding.location[0].tolist()
-        known = {name: values[name] for name in ("location", "variance", "concentration") if name in values}
-        return cls(
-            family=embedding.family,
-            uncertainty=None if doubt is None else finite(float(doubt)),
-            **known,  # type: ignore[arg-type]
-        )
-
-
-class ItemReply(BaseModel):
-    """An item that is stored, durably."""
-
-    id: str
-    image: str | None
-
-
-class RecalibrationReply(BaseModel):
-    """What had changed, and what is promised of the items as they are now."""
-
-    items: int
-    new: int = Field(description="Items that had come since.")
-    gone: int
-    queries_searched: int = Field(description="Calibration queries that had to be searched anew.")
-    promise: dict[str, Any] | None
-
-
-class ModelReply(BaseModel):
-    """What embeds."""
-
-    method: str
-    fingerprint: str | None
-    channels: int
-    size: int
-
-
-class InfoReply(BaseModel):
-    """What is served."""
-
-    version: str
-    items: int
-    labels: int
-    family: str
-    dim: int
-    score: str
-    model: ModelReply | None
-    read_only: bool
-    calibrated: bool
-    promise: dict[str, Any] | None
-    withdrawn: str | None = Field(description="Why what was promised at the calibration holds no longer.")
-    change: dict[str, Any] | None = Field(description="What became of the items since the calibration.")
-    pairs_calibrated: bool
-    drift: dict[str, Any] | None
-    limits: dict[str, float]
-    batching: dict[str, float]
-
-
-class StatusReply(BaseModel):
-    """What is held and promised, and whether that still holds."""
-
-    items: int
-    labels: int
-    calibrated: bool
-    promise: dict[str, Any] | None
-    watch: dict[str, Any] = Field(
-        description="Whether the promise holds, no longer holds since when, or how much more must be said."
-    )
-    drift: dict[str, Any] | None
-
-
-class HealthReply(BaseModel):
-    """It is alive."""
-
-    status: Literal["ok"] = "ok"
-
-
-def image_address(id: str) -> str:
-    """Where the image of an item is served."""
-    return f"/v1/items/{quote(id, safe='')}/image"

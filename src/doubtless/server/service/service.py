@@ -21,11 +21,14 @@ from doubtless.errors import InputError
 from doubtless.gallery import Answer, Gallery, PairAnswer, Queries
 from doubtless.runs.data import image_size
 from doubtless.runs.model import Model
-from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
+from doubtless.server.service.browse import Browse
+from doubtless.server.service.decoder import Decoder, Limits, Picture, accepted_files, refuse_shape
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.judgements import Judgements
+from doubtless.server.service.overview import Overview
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
+from doubtless.server.service.thumbnails import Thumbnails
 from doubtless.version import __version__
 
 ImageLike = bytes | Image.Image | Tensor
@@ -59,6 +62,9 @@ class Service:
         self.model: Model | None = gallery.find_model()
         self.limits = limits or Limits()
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
+        self.browse = Browse(gallery, self.items)
+        self.thumbnails = Thumbnails(self.limits)
+        self.overview = Overview(gallery)
         self.judgements = Judgements(gallery, read_only=read_only, audit=audit)
         self.engine = Engine(gallery)
         model = self.model
@@ -231,6 +237,7 @@ class Service:
             "version": __version__,
             "model": model,
             "read_only": self.read_only,
+            "accepts": accepted_files(),
             "drift": None if self.drift is None else asdict(self.drift.state),
             "limits": asdict(self.limits),
             "batching": asdict(batcher.settings) | {"batches": batcher.batches, "queries": batcher.items},
@@ -246,6 +253,8 @@ class Service:
         """Finishes what was asked, then lets go of the index. Closing twice is allowed."""
         if self.decoder is not None:
             self.decoder.close()
+        self.thumbnails.close()
+        self.overview.close()
         self.batcher.close()
         self.judgements.close()
         with self.items.writing:
