@@ -9,8 +9,8 @@ that are not in the gallery. The share of wrong answers, where a share u of the 
     R = ((1 − u) · wrong + u · strangers answered) / ((1 − u) · answered + u · strangers answered)
 
 and a promise is broken where R exceeds it. R is counted on some ten to two hundred answers and scatters: *surely*
-counts divisions in which a binomial test rejects, at 5 %, that it is at most what was promised; *truly* is the share
-whose true R is above it, estimated from how R scatters where there are answers. Both are those of open_set.py.
+counts divisions in which a binomial test rejects, at 5 %, that it is at most what was promised; *truly* is the
+share whose true R is above it, estimated from how R scatters where there are answers. Both are open_set.py's.
 Labels are those of the gallery and stay, so every division is held to its own 50. Features are those of the network
 that `doubtless create` takes, not trained further, as they are and half-whitened by the gallery's own 50 photos. A
 division that is in the results is not made again.
@@ -190,7 +190,8 @@ def page(table: dict[str, Any], divisions: list[dict[str, Any]]) -> str:
         "could be promised; elsewhere the least that can be is promised instead, or nothing is answered. *broken*:",
         "divisions in which more answers were wrong than promised, as counted, and beyond the noise of counting",
         "(*surely*); 5 % of the divisions may. *truly*: the share of divisions whose true share of wrong",
-        "answers is above what was promised, estimated from how the counted ones scatter. Shares are means over divisions.",
+        "answers is above what was promised, estimated from how the counted ones scatter. Shares are means over",
+        "divisions.",
         "",
         "| features, asked for | divisions | met | answering | broken | surely | truly | promised | "
         "known answered | strangers answered | wrong |",
