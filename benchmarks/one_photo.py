@@ -9,7 +9,8 @@ that are not in the gallery. The share of wrong answers, where a share u of the 
     R = ((1 − u) · wrong + u · strangers answered) / ((1 − u) · answered + u · strangers answered)
 
 and a promise is broken where R exceeds it. R is counted on some ten to two hundred answers and scatters: *surely*
-counts divisions in which a binomial test rejects, at 5 %, that it is at most what was promised, as in open_set.py.
+counts divisions in which a binomial test rejects, at 5 %, that it is at most what was promised; *truly* is the
+share whose true R is above it, estimated from how R scatters where there are answers. Both are open_set.py's.
 Labels are those of the gallery and stay, so every division is held to its own 50. Features are those of the network
 that `doubtless create` takes, not trained further, as they are and half-whitened by the gallery's own 50 photos. A
 division that is in the results is not made again.
@@ -17,6 +18,7 @@ division that is in the results is not made again.
 
 from __future__ import annotations
 
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 import torch
 from divisions import arguments
 from open_set_measures import Asked
+from open_set_page import truly_broken
 from torch import Tensor
 
 from doubtless import Embedding, Gallery
@@ -38,6 +41,8 @@ PRODUCTS, QUERIES, ASKED, STRANGERS = 50, 10, 15, 10
 UNKNOWN = (0.0, 0.1)
 TARGETS = (0.05, 0.1, 0.2, 0.3)
 HEADS = ("raw", "half-whitened")
+ENOUGH = 20
+"""Divisions with answers that it takes to tell how far they scatter."""
 
 
 def features_of_grocery(cache: Path) -> dict[str, Tensor]:
@@ -155,7 +160,8 @@ def summary(divisions: list[dict[str, Any]]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for head in HEADS:
         some = [one for one in divisions if one["head"] == head]
-        for name in [name_of(target, unknown) for unknown in UNKNOWN for target in TARGETS]:
+        for unknown, target in itertools.product(UNKNOWN, TARGETS):
+            name = name_of(target, unknown)
             rows = [one["promises"][name] for one in some]
             made = [row for row in rows if row["answered"] + row["strangers_answered"] > 0]
             columns = ("promised", "answered", "strangers_answered", "risk")
@@ -165,9 +171,15 @@ def summary(divisions: list[dict[str, Any]]) -> dict[str, Any]:
                 "answering": len(made),
                 "broken": sum(row["broken"] for row in made),
                 "surely": sum(row["surely"] for row in made),
+                "truly": _truly(made, len(rows)) if unknown == 0 else None,
                 **{column: sum(row[column] for row in rows) / len(rows) for column in columns},
             }
     return table
+
+
+def _truly(made: list[dict[str, Any]], divisions: int) -> float | None:
+    share = truly_broken([{**row, "bound": row["promised"]} for row in made]) if len(made) >= ENOUGH else None
+    return None if share is None else share * len(made) / divisions
 
 
 def page(table: dict[str, Any], divisions: list[dict[str, Any]]) -> str:
@@ -177,14 +189,17 @@ def page(table: dict[str, Any], divisions: list[dict[str, Any]]) -> str:
         "Made by `python benchmarks/one_photo.py`, which says how. *met*: divisions in which what was asked for",
         "could be promised; elsewhere the least that can be is promised instead, or nothing is answered. *broken*:",
         "divisions in which more answers were wrong than promised, as counted, and beyond the noise of counting",
-        "(*surely*); 5 % of the divisions may. Shares are means over divisions.",
+        "(*surely*); 5 % of the divisions may. *truly*: the share of divisions whose true share of wrong",
+        "answers is above what was promised, estimated from how the counted ones scatter. Shares are means over",
+        "divisions.",
         "",
-        "| features, asked for | divisions | met | answering | broken | surely | promised | known answered | "
-        "strangers answered | wrong |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| features, asked for | divisions | met | answering | broken | surely | truly | promised | "
+        "known answered | strangers answered | wrong |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in table.items():
         counts = [str(row[key]) for key in ("divisions", "met", "answering", "broken", "surely")]
+        counts.append("–" if row["truly"] is None else f"{row['truly']:.1%}")
         shares = [f"{row[key]:.1%}" for key in ("promised", "answered", "strangers_answered", "risk")]
         lines.append(f"| {name} | {' | '.join(counts + shares)} |")
     for head in HEADS:

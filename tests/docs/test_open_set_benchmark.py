@@ -290,3 +290,15 @@ def test_the_page_is_what_the_numbers_say(script: ModuleType) -> None:
     results = BENCHMARKS / "results" / "open-set"
     sets = json.loads((results / "open-set.json").read_text())["sets"]
     assert sys.modules["open_set_page"].page(sets) == (results / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("spread", "above"), [(0.0, 0.0), (0.012, 0.2)])
+def test_the_true_risk_is_told_from_counting(script: ModuleType, spread: float, above: float) -> None:
+    """True risks of .04 around which 400 answers are counted: a bound of .05 is exceeded as often as drawn."""
+    generator = torch.Generator().manual_seed(0)
+    true = (0.04 + spread * torch.randn(4000, generator=generator, dtype=torch.double)).clamp(0.001, 1)
+    counted = torch.binomial(torch.full_like(true, 400), true, generator=generator) / 400
+    promises = [{"risk": one, "answers": 400, "bound": 0.05} for one in counted.tolist()]
+    estimate = sys.modules["open_set_page"].truly_broken(promises)
+    assert float((counted > 0.05).double().mean()) > 0.1  # as counted it is broken often, true or not
+    assert abs(estimate - above) < 0.04

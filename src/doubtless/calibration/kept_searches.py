@@ -8,7 +8,7 @@ comes out is what a search of everything would find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -111,21 +111,39 @@ def search_items(
     >>> search_items(near, items, own=torch.tensor([4]), label=None, depth=2).row.tolist()
     [[5, 3]]
     """
-    row = torch.full((len(queries), depth), -1)
-    score = torch.full((len(queries), depth), -torch.inf)
+    return _searched(queries, items, own, [label], depth)[0]
+
+
+def search_twice(
+    queries: Tensor, items: Items, *, own: Tensor, label: Tensor, depth: int = DEPTH + SPARE
+) -> tuple[Found, Found]:
+    """The nearest items of queries (n, D), and the nearest that are not of the query's label (n,)."""
+    present, absent = _searched(queries, items, own, [None, label], depth)
+    return present, absent
+
+
+def _searched(
+    queries: Tensor, items: Items, own: Tensor, labels: Sequence[Tensor | None], depth: int
+) -> list[Found]:
+    """What queries find, once per labels (n,) that are left out beside those before; None: none is."""
+    parts = [
+        Found(torch.full((len(queries), depth), -1), torch.full((len(queries), depth), -torch.inf))
+        for _ in labels
+    ]
     if not len(items) or not len(queries):
-        return Found(row, score)
+        return parts
     vectors = items.vectors(items.row).float().T  # (D, m)
-    found = min(depth, len(items))
+    count = min(depth, len(items))
     for part in torch.arange(len(queries)).split(max(1, SCORES_AT_ONCE // len(items))):
         cosine = queries[part].float() @ vectors
         cosine.masked_fill_(items.row == own[part].unsqueeze(1), -torch.inf)
-        if label is not None:
-            cosine.masked_fill_(items.label == label[part].unsqueeze(1), -torch.inf)
-        best = cosine.topk(found, dim=1)
-        score[part, :found] = best.values
-        row[part, :found] = torch.where(best.values.isfinite(), items.row[best.indices], -1)
-    return Found(row, score)
+        for found, label in zip(parts, labels, strict=True):
+            if label is not None:
+                cosine.masked_fill_(items.label == label[part].unsqueeze(1), -torch.inf)
+            best = cosine.topk(count, dim=1)
+            found.score[part, :count] = best.values
+            found.row[part, :count] = torch.where(best.values.isfinite(), items.row[best.indices], -1)
+    return parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,14 +181,8 @@ class KeptSearches:
 
     def among(self, part: Items, vectors: Tensor) -> KeptSearches:
         """The same queries, whose vectors (n, D) these are, searched in a part of the gallery alone."""
-        return KeptSearches(
-            self.own,
-            self.label,
-            self.foreign,
-            search_items(vectors, part, own=self.own),
-            search_items(vectors, part, own=self.own, label=self.label),
-            self.outside,
-        )
+        found = search_twice(vectors, part, own=self.own, label=self.label)
+        return KeptSearches(self.own, self.label, self.foreign, *found, self.outside)
 
     def findable(self, items: Items) -> Tensor:
         """Positions of queries that have another item of their label among these: the known ones."""
@@ -235,11 +247,15 @@ def after_change(kept: KeptSearches, items: Items, *, last: int) -> tuple[KeptSe
     vectors, new = kept.vectors(items), items[items.row > last]
     searched = torch.zeros(len(kept), dtype=torch.bool)
     parts = []
-    for found, label in ((kept.present, None), (kept.absent, kept.label)):
+    came = search_twice(vectors, new, own=kept.own, label=kept.label)
+    for found, added, label in (
+        (kept.present, came[0], None),
+        (kept.absent, came[1], kept.label),
+    ):
         whole = found.count < found.row.shape[1]  # everything there was
         left = found.without((found.row >= 0) & ~items.has(found.row))
         known = torch.where(whole, found.row.shape[1], left.count)
-        merged = left.merged(search_items(vectors, new, own=kept.own, label=label)).cut(known)
+        merged = left.merged(added).cut(known)
         again = (known < DEPTH).nonzero().squeeze(1)
         if len(again):
             some = None if label is None else label[again]

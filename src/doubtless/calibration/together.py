@@ -35,8 +35,8 @@ MOST_GROUPS = 400
 FEWEST_GROUPS = 20
 FLOORS = (1e-2, 1e-3, 1e-4, 1e-5)
 """Values that are tried."""
-RIDGE = 1.0
-"""Groups' worth of belief that photos say the same as their mean: each its part."""
+RIDGE = 50.0
+"""Groups' worth of belief that the mean says it, as one photo would, and photos nothing beside it."""
 STEPS, CLOSE = 30, 1e-9
 
 

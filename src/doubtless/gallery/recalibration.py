@@ -17,7 +17,7 @@ from doubtless.calibration.kept_searches import (
     Items,
     KeptSearches,
     after_change,
-    search_items,
+    search_twice,
     some_of,
 )
 from doubtless.errors import InputError
@@ -96,8 +96,7 @@ def _with_new(
         rows,
         label,
         oddness(calibrated.doubt, index.embedding(rows), None).foreign,
-        search_items(vectors, items, own=rows),
-        search_items(vectors, items, own=rows, label=label),
+        *search_twice(vectors, items, own=rows, label=label),
     )
     return _joined(queries, added), len(rows)
 
