@@ -59,7 +59,7 @@ def test_one_limit_on_pixels_for_all(tmp_path: Path) -> None:
             decode_image(file)
         for reason in [*reasons, str(refused.value)]:
             assert f"more than the {images.MAX_PIXELS:,}" in str(reason)
-    assert Limits().pixels == images.MAX_PIXELS
+    assert Limits().pixels < images.MAX_PIXELS  # of strangers less is taken
 
 
 def test_one_limit_on_bytes_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from doubtless.server.service.decoder import Decoder, Limits, decode
+from doubtless.server.service.decoder import Limits, decode
 from doubtless.server.service.errors import ImageError, LargeImageError, UnsupportedImageError
 from doubtless.server.service.service import Service
 from tests.ingest.pictures import bomb
@@ -73,54 +73,6 @@ def test_bombs_are_refused_before_they_are_decoded() -> None:
         decode(tiff.getvalue(), Limits())
     with pytest.raises(LargeImageError, match="bytes"):
         decode(b"x" * 11, Limits(upload=10))
-
-
-def slow_jpeg() -> bytes:
-    """A progressive JPEG that takes a good part of a second to decode."""
-    file, noise = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (3000, 3000, 3)).astype(np.uint8)
-    Image.fromarray(noise).save(file, "JPEG", progressive=True, quality=90)
-    return file.getvalue()
-
-
-def test_decoding_stops_when_its_time_is_over_and_others_go_on(picture: bytes) -> None:
-    slow = slow_jpeg()
-    began = time.perf_counter()
-    decode(slow, Limits(seconds=60))
-    whole = time.perf_counter() - began
-    began = time.perf_counter()
-    with pytest.raises(ImageError, match="longer than"):
-        decode(slow, Limits(seconds=whole / 20))
-    assert time.perf_counter() - began < whole / 2  # it comes back at the next block, not at the end
-    decoder = Decoder(lambda pixels: pixels, Limits(seconds=whole / 20), workers=2)
-    late = [decoder.submit(slow) for _ in range(4)]
-    good = decoder.submit(picture)
-    assert good.result(timeout=60).pixels.shape == (3, 12, 12)
-    for future in late:
-        with pytest.raises(ImageError, match="longer than"):
-            future.result(timeout=60)
-    decoder.close()
-
-
-def test_a_thread_that_never_comes_back_is_replaced(picture: bytes) -> None:
-    stuck = [True]
-
-    def prepare(pixels: object) -> object:  # stands for a decoder that hangs inside one call
-        while stuck[0]:
-            time.sleep(0.01)
-        return pixels
-
-    decoder = Decoder(prepare, Limits(seconds=0.05), workers=1)  # type: ignore[arg-type]
-    with pytest.raises(ImageError, match="longer than"):
-        decoder.submit(picture).result(timeout=10)
-    assert decoder.lost == 1
-    stuck[0] = False
-    assert decoder.submit(picture).result(timeout=10).pixels.shape == (3, 12, 12)
-    until = time.monotonic() + 10
-    while decoder.lost and time.monotonic() < until:
-        time.sleep(0.01)
-    assert decoder.lost == 0
-    assert decoder.pending == 0
-    decoder.close()
 
 
 def test_bodies_are_limited_while_they_arrive(own_index: Path, picture: bytes) -> None:

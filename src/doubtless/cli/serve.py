@@ -43,7 +43,7 @@ def serve(
     max_upload: Annotated[float, typer.Option(min=0.01, help="Largest body, in megabytes.")] = 20.0,
     max_pixels: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Largest image, in million pixels; default: as everywhere."),
+        typer.Option(min=0.001, help="Largest image, in million pixels; default: 50."),
     ] = None,
     decode_seconds: Annotated[float, typer.Option(min=0.01, help="Time to decode an image.")] = 10.0,
 ) -> None:
@@ -62,13 +62,12 @@ def serve(
     refuse_without_extra()
     token, read_token = (os.environ.get(name) or None for name in (TOKEN, READ_TOKEN))
     check_binding(host, token, read_token)
-    from doubtless.data.images import MAX_PIXELS
     from doubtless.server.http.app import create_app
     from doubtless.server.service.decoder import Limits
     from doubtless.server.service.queue import Batching
     from doubtless.server.service.service import Service
 
-    pixels = MAX_PIXELS if max_pixels is None else int(max_pixels * 1e6)
+    pixels = Limits().pixels if max_pixels is None else int(max_pixels * 1e6)
     service = Service.open(
         index,
         model=model,

@@ -14,11 +14,12 @@ from typing import IO, Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from doubtless.data.geometry import grey, middle_square, short_side_to
 from doubtless.data.images import open_image, reason_of
+from doubtless.data.pixels import rgb_pixels
 from doubtless.errors import InputError, nearest
 
 ImageLike = str | Path | bytes | Image.Image | Tensor | np.ndarray
@@ -39,9 +40,8 @@ def decode_image(file: str | Path | IO[bytes]) -> Tensor:
 
 def image_tensor(image: Image.Image) -> Tensor:
     """A Pillow image as uint8 (3, H, W)."""
-    rgb = np.asarray(_to_rgb(ImageOps.exif_transpose(image)))
     # Copied by numpy: torch would share a single image among threads, which wait for each other on a busy machine.
-    return torch.from_numpy(np.array(rgb.transpose(2, 0, 1), order="C"))
+    return torch.from_numpy(rgb_pixels(image))
 
 
 def pixels_of(image: ImageLike) -> Tensor:
@@ -92,26 +92,6 @@ def _tensor_of(array: np.ndarray) -> Tensor:
     if wide.size and (wide.min() < 0 or wide.max() > 255):
         raise InputError("An image of whole numbers must lie in 0…255.")
     return torch.from_numpy(np.ascontiguousarray(wide, dtype=np.uint8))
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I;16"):
-        image = Image.fromarray((np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8))
-    elif image.mode == "I":  # what Pillow makes of some 16-bit PNGs: 32-bit numbers up to 65535
-        values = np.asarray(image)
-        wide = values.max(initial=0) > 255
-        image = Image.fromarray((values >> 8 if wide else values).clip(0, 255).astype(np.uint8))
-    elif image.mode == "F":
-        values = np.asarray(image)
-        if not np.isfinite(values).all():
-            raise ValueError("it has NaN or infinite pixels")
-        image = Image.fromarray(
-            (values * (255 if values.max(initial=0) <= 1 else 1)).clip(0, 255).astype(np.uint8)
-        )
-    if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
-    return image.convert("RGB")
 
 
 def readable(file: Path | bytes) -> str | None:

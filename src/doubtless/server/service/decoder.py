@@ -3,27 +3,29 @@
 What they are is read from their first bytes, how large from their header, both before anything is decoded. Accepted
 is what `doubtless.data.images` takes from strangers; of several frames, the first.
 
-A thread of `Decoder` cannot be stopped from outside. One that is over its time is given up: its request is told,
-another thread takes its place, and it ends by itself at the next block it reads.
+`Decoder` decodes in other processes (`decode_worker`): one that is over its time, or that takes more memory than
+its picture says it needs, is ended. `decode` does the same in this one, for whoever has a picture of its own.
 """
 
 from __future__ import annotations
 
+import bisect
 import io
 import os
-import queue
-import re
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from doubtless.data import image_tensor
-from doubtless.data.images import MAX_PIXELS, is_heic, uploaded_kinds
+from doubtless.data.images import is_heic, uploaded_kinds
 from doubtless.errors import InputError
 from doubtless.server.service.errors import (
     ImageError,
@@ -31,6 +33,8 @@ from doubtless.server.service.errors import (
     OverloadedError,
     UnsupportedImageError,
 )
+from doubtless.server.service.headers import TILED, declared_size
+from doubtless.server.service.workers import DecodingProcess
 
 LONGEST = 100
 """How many times its shorter side an image may be long: made square, a line of pixels would become a large one."""
@@ -38,21 +42,23 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class Limits:
-    """What is accepted of one request.
+    """What is accepted of one request, and of all together.
 
-    upload    bytes of a request's body
-    pixels    of an image, as its header says
-    seconds   to decode an image
-    k         hits that a query may ask for
+    upload     bytes of a request's body
+    pixels     of an image, as its header says
+    seconds    to decode an image
+    k          hits that a query may ask for
+    together   pixels of images that are decoded at the same time; an image alone is always decoded
     """
 
     upload: int = 20 << 20
-    pixels: int = MAX_PIXELS
+    pixels: int = 50_000_000
     seconds: float = 10.0
     k: int = 100
+    together: int = 64_000_000
 
     def __post_init__(self) -> None:
-        if min(self.upload, self.pixels, self.k) < 1 or self.seconds <= 0:
+        if min(self.upload, self.pixels, self.k, self.together) < 1 or self.seconds <= 0:
             raise InputError(f"Limits must be positive, got {self}.")
 
 
@@ -83,6 +89,9 @@ def decode(data: bytes, limits: Limits) -> Picture:
     """An upload as pixels, or the reason why not."""
     if len(data) > limits.upload:
         raise LargeImageError(f"The image has {len(data):,} bytes; at most {limits.upload:,} are accepted.")
+    size, limits = declared_size(data), limits_for(data, limits)
+    if size is not None:
+        refuse_shape(*size, limits)
     late = ImageError(f"The image took longer than {limits.seconds:g} s to decode.")
     accepted = uploaded_kinds()
     try:
@@ -155,8 +164,13 @@ def refuse_shape(width: int, height: int, limits: Limits) -> None:
         )
 
 
-TILED = re.compile(rb"infe(?:\x02.{5}|\x03.{7})..grid", re.DOTALL)
-"""Where an AVIF file lists an item that is put together of others."""
+def limits_for(data: bytes, limits: Limits) -> Limits:
+    """Of WebP and AVIF half as many pixels: their decoders keep copies of a picture beside it."""
+    greedy = data[8:12] in (b"WEBP", b"avif", b"avis")
+    return replace(limits, pixels=max(1, limits.pixels // 2)) if greedy else limits
+
+
+TILES = "The image is an AVIF put together of tiles; only AVIF of one piece is accepted."
 
 
 def refuse_tiles(data: bytes) -> None:
@@ -165,30 +179,39 @@ def refuse_tiles(data: bytes) -> None:
     libavif compares a frame with the header when it has decoded it, and nothing else of the process runs meanwhile.
     """
     if TILED.search(data):
-        raise ImageError("The image is an AVIF put together of tiles; only AVIF of one piece is accepted.")
+        raise ImageError(TILES)
 
 
-GRACE = 0.5
-"""Seconds beyond its limit until a thread is given up that has not stopped by itself."""
-LOST = 8
-"""Threads that may be given up at a time, per thread that works; then nothing is decoded until one ends."""
-WAITING = 1024
-"""Uploads that may wait; more are refused."""
-LOOK = 0.1
-"""Seconds between two looks at who is over its time."""
+WAITING, WAITING_BYTES = 1024, 256 << 20
+"""Uploads that may wait, and their bytes together; more are refused."""
+PATIENCE = 30.0
+"""Seconds that an upload waits for its turn; then whoever asked has gone, or is told to come again."""
+LARGE = 10e6
+"""Pixels for which an upload is decoded as if it had come a second later: large ones wait for small ones."""
+PER_PIXEL, BESIDE = 28, 256 << 20
+"""Bytes that a decoder may take for a pixel, and beside: threads of some decoders, tables, the file."""
+UNKNOWN = 4_000_000
+"""Pixels that a picture is taken to have that does not say, until its decoder does; one with more is refused."""
 
 
-@dataclass(eq=False)
+@dataclass(order=True)
 class _Job:
-    data: bytes
-    future: Future[Picture] = field(default_factory=Future)
-    until: float = float("inf")
+    turn: float  # the lowest is decoded first
+    number: int
+    data: bytes = field(compare=False)
+    pixels: int = field(compare=False)
+    cost: int = field(compare=False)  # of the budget
+    came: float = field(compare=False)
+    future: Future[Picture] = field(default_factory=Future, compare=False)
 
 
 class Decoder:
-    """Decodes and prepares uploads in `workers` threads.
+    """Decodes uploads in processes, which are started when they are first needed and ended when they take too long.
 
-    prepare   uint8 (3, H, W) → what the model takes; runs in the same thread, within the same time
+    All of them share one budget of pixels (`Limits.together`): what would be more waits, and others that fit go
+    first; what has waited too long is refused as overload.
+
+    prepare   uint8 (3, H, W) → what the model takes; runs in a thread of this process
     """
 
     def __init__(
@@ -196,16 +219,15 @@ class Decoder:
     ) -> None:
         self.limits = limits or Limits()
         self.workers = workers or min(8, (os.cpu_count() or 1) + 1)
-        self.lost = 0  # threads given up that still run
+        self.most = 0  # pixels that were decoded at the same time
         self._prepare = prepare
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._running: set[_Job] = set()
-        self._pending = 0
-        self._stop = threading.Event()
-        for _ in range(self.workers):
-            self._start_worker()
-        threading.Thread(target=self._watch, name="doubtless-decode-watch", daemon=True).start()
+        self._changed = threading.Condition()
+        self._waiting: list[_Job] = []  # sorted
+        self._bytes = self._pending = self._numbered = self._pixels = 0
+        self._processes = [DecodingProcess() for _ in range(self.workers)]
+        self._closed = False
+        for process in self._processes:
+            threading.Thread(target=self._work, args=(process,), name="doubtless-decode", daemon=True).start()
 
     @property
     def pending(self) -> int:
@@ -213,69 +235,111 @@ class Decoder:
         return self._pending
 
     def submit(self, data: bytes) -> Future[Picture]:
-        """The picture, when it is decoded; refused where too many wait."""
-        job = _Job(data)
-        with self._lock:
-            if self._stop.is_set():
+        """The picture, when it is decoded; refused where too many wait, or where it says that it is too large."""
+        size = declared_size(data)
+        limits = limits_for(data, self.limits)
+        if size is not None and len(data) <= self.limits.upload:
+            refuse_shape(*size, limits)
+        pixels = min(UNKNOWN if size is None else max(1, size[0] * size[1]), limits.pixels)
+        with self._changed:
+            if self._closed:
                 raise OverloadedError("The service is closed; it takes no more requests.")
-            if self._pending >= WAITING or self.lost >= LOST * self.workers:
+            if len(self._waiting) >= WAITING or self._bytes + len(data) > WAITING_BYTES:
                 raise OverloadedError("Too many images are waiting to be decoded; try again later.")
+            self._numbered += 1
+            now = time.monotonic()
+            cost = pixels * self.limits.pixels // limits.pixels
+            job = _Job(now + cost / LARGE, self._numbered, data, pixels, cost, now)
+            bisect.insort(self._waiting, job)
+            self._bytes += len(data)
             self._pending += 1
-        self._queue.put(job)
+            self._changed.notify()
         return job.future
 
     def close(self) -> None:
-        """What was submitted is still decoded; the threads then end."""
-        with self._lock:
-            if self._stop.is_set():
-                return
-            self._stop.set()
-        for _ in range(self.workers):
-            self._queue.put(None)
+        """What was submitted is still decoded; threads and processes then end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
-    def _start_worker(self) -> None:
-        threading.Thread(target=self._work, name="doubtless-decode", daemon=True).start()
+    def _work(self, process: DecodingProcess) -> None:
+        while (job := self._next()) is not None:
+            try:
+                self._answer(job, process)
+            finally:
+                with self._changed:
+                    self._pixels -= job.cost
+                    self._pending -= 1  # after the result: it is on its way until it is there
+                    self._changed.notify_all()
+        process.end()
 
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            with self._lock:
-                job.until = time.monotonic() + self.limits.seconds + GRACE
-                self._running.add(job)
-            result = self._decoded(job.data)
-            with self._lock:
-                given_up = job not in self._running
-                self._running.discard(job)
-                self.lost -= given_up
-            if given_up:
-                return  # another thread has this one's place
-            self._finish(job, result)
+    def _next(self) -> _Job | None:
+        """The first that fits beside those that are being decoded; None when all is done."""
+        with self._changed:
+            while True:
+                for place, job in enumerate(self._waiting):
+                    if not self._pixels or self._pixels + job.cost <= self.limits.together:
+                        del self._waiting[place]
+                        self._bytes -= len(job.data)
+                        self._pixels += job.cost
+                        self.most = max(self.most, self._pixels)
+                        return job
+                if self._closed and not self._waiting:
+                    return None
+                self._changed.wait()
 
-    def _decoded(self, data: bytes) -> Picture | Exception:
+    def _answer(self, job: _Job, process: DecodingProcess) -> None:
+        if not job.future.set_running_or_notify_cancel():
+            return  # nobody waits for it any more
         try:
-            picture = decode(data, self.limits)
-            return replace(picture, pixels=self._prepare(picture.pixels))
+            if time.monotonic() - job.came > PATIENCE:
+                raise OverloadedError("Too many images are waiting to be decoded; try again later.")
+            picture = decode_apart(job.data, self.limits, process, most=job.pixels)
+            result = replace(picture, pixels=self._prepare(picture.pixels))
         except Exception as error:
-            return error
+            job.future.set_exception(error)
+        else:
+            job.future.set_result(result)
 
-    def _finish(self, job: _Job, result: Picture | Exception) -> None:
-        if job.future.set_running_or_notify_cancel():
-            if isinstance(result, Exception):
-                job.future.set_exception(result)
-            else:
-                job.future.set_result(result)
-        with self._lock:  # after the result: it is on its way until it is there
-            self._pending -= 1
 
-    def _watch(self) -> None:
-        while self._pending or not self._stop.is_set():
-            time.sleep(LOOK)
-            now = time.monotonic()
-            with self._lock:
-                late = [job for job in self._running if job.until < now]
-                self._running.difference_update(late)
-                self.lost += len(late)
-            for job in late:
-                self._start_worker()
-                self._finish(
-                    job, ImageError(f"The image took longer than {self.limits.seconds:g} s to decode.")
-                )
+def decode_apart(data: bytes, limits: Limits, process: DecodingProcess, *, most: int) -> Picture:
+    """As `decode`, in another process, which may take as much memory as `most` pixels take."""
+    if sys.platform == "win32":  # its pipes cannot be waited for
+        return decode(data, limits)
+    limits = limits_for(data, limits)
+    if len(data) > limits.upload:
+        raise LargeImageError(f"The image has {len(data):,} bytes; at most {limits.upload:,} are accepted.")
+    accepted = uploaded_kinds()
+    asked = {
+        "formats": list(accepted),
+        "pixels": most,
+        "memory": BESIDE + PER_PIXEL * most + 2 * len(data),
+    }
+    try:
+        record, pixels = process.ask(data, asked, until=time.monotonic() + limits.seconds)
+    except TimeoutError:
+        raise ImageError(f"The image took longer than {limits.seconds:g} s to decode.") from None
+    except (EOFError, OSError):  # a library that has given up: for want of memory, or at something damaged
+        raise ImageError("The image is damaged and cannot be decoded.") from None
+    _refuse(record, data, limits)
+    kind, shape = accepted[record["format"]], (3, record["height"], record["width"])
+    refuse_shape(record["width"], record["height"], limits)
+    return Picture(torch.frombuffer(pixels, dtype=torch.uint8).view(shape), kind.media_type, kind.suffixes[0])
+
+
+def _refuse(record: Mapping[str, Any], data: bytes, limits: Limits) -> None:
+    """The sentence for what a process could not decode."""
+    kind = record.get("error")
+    if kind == "unsupported":
+        raise _unsupported(data)
+    if kind == "large":
+        if record["width"] is not None and record["width"] * record["height"] <= limits.pixels:
+            raise ImageError("The image is larger than its header says.")
+        shown = "more" if record["width"] is None else f"{record['width']}×{record['height']} pixels, more"
+        raise LargeImageError(f"The image has {shown} than the {limits.pixels:,} pixels that are accepted.")
+    if kind == "tiles":
+        raise ImageError(TILES)
+    if kind == "memory":
+        raise ImageError("The image takes more memory to decode than its header says.")
+    if kind is not None:
+        raise ImageError("The image is damaged and cannot be decoded.")
