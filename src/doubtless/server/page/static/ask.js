@@ -1,0 +1,128 @@
+// The first view: show a photo, read the verdict, say whether it is right.
+
+import { addresses, get, picture, postForm } from "./api.js";
+import { announce, button, fill, h } from "./dom.js";
+import { judging } from "./judge.js";
+import { hits, thumbnail } from "./pictures.js";
+import { buttons, dropField, fitting, preview, takeAnywhere } from "./picker.js";
+import { t } from "./texts.js";
+import { card, sentence, trouble, waiting } from "./verdict.js";
+import { why } from "./why.js";
+
+/** Asked together at most; the server says so where it takes fewer. */
+const HITS = 8;
+
+export const title = () => t("nav.ask");
+
+export async function show(main, route, context) {
+  const view = new Asking(main, context);
+  takeAnywhere((files) => view.ask(files), context.signal);
+  const id = route.parameters.get("item");
+  if (id) await view.askItem({ id, has_image: true });
+  else await view.welcome();
+}
+
+class Asking {
+  constructor(main, context) {
+    this.main = main;
+    this.context = context;
+    this.photos = [];
+    this.asked = 0;
+  }
+
+  async welcome() {
+    const { info, signal } = this.context;
+    const examples = h("div", { class: "examples" });
+    const counted = info.labels ? t("holds-labels", { items: t("items", { count: info.items }), labels: t("labels", { count: info.labels }) })
+      : t("holds", { items: t("items", { count: info.items }) });
+    fill(this.main, h("div", { class: "welcome" },
+      h("div", null, h("h1", null, t("welcome")), h("p", { class: "lead" }, t("welcome.more")), h("p", { class: "soft" }, counted)),
+      dropField((files) => this.ask(files)), examples, outcomes()));
+    const found = await get("/v1/examples", { limit: 8 }, { signal }).catch(() => null);
+    if (!found || signal.aborted || !examples.isConnected) return;
+    const own = found.pictures.map((one, number) => this.example(
+      h("span", { class: "frame" }, h("img", { src: one.image, alt: "", width: 96, height: 96, class: "sharp" })),
+      t("example", { number: number + 1 }), async () => this.ask([await picture(one.image)], { trial: true })));
+    const held = found.pictures.length ? [] : found.items.map((item) => this.example(
+      thumbnail(item, 192), t("example-of", { label: item.label ?? item.id }), () => this.askItem(item)));
+    if (own.length + held.length === 0) return;
+    fill(examples, h("h2", null, t(own.length ? "try" : "try-items")), h("ul", { class: "faces" }, own, held));
+  }
+
+  example(face, words, action) {
+    return h("li", null, h("button", { type: "button", "aria-label": words, title: words, on: { click: action } }, face));
+  }
+
+  /** Asks with files; those that are there already show the same thing when `more`. */
+  async ask(files, { trial = false, more = false } = {}) {
+    const { info, signal } = this.context;
+    this.photos = more ? [...this.photos, ...files] : [...files];
+    this.trial = trial;
+    const mine = this.begin(this.photos.map((blob, place) => preview(blob, signal, t("photo", { number: place + 1 }))));
+    try {
+      const sent = await Promise.all(this.photos.map((file) => fitting(file, info.limits)));
+      const fields = { k: Math.min(HITS, info.limits.k), trial: trial || null };
+      const path = sent.length > 1 ? "/v1/together" : "/v1/search";
+      const answer = await postForm(path, fields, sent.map((blob) => ["image", blob]), { signal });
+      if (mine === this.asked) this.answered(answer, { photo: sent[0] });
+    } catch (error) {
+      this.failed(error, mine);
+    }
+  }
+
+  /** Asks about an item of the gallery as if it were not in it. */
+  async askItem(item) {
+    const { signal } = this.context;
+    this.photos = [];
+    const image = h("img", { alt: t("photo", { number: 1 }), src: addresses.image(item.id) });
+    image.addEventListener("load", () => image.classList.toggle("sharp", Math.max(image.naturalWidth, image.naturalHeight) < 64));
+    const mine = this.begin([h("span", { class: "photo" }, image)]);
+    try {
+      const about = await get(addresses.about(item.id), { k: HITS }, { signal });
+      if (mine === this.asked) this.answered(about.answer, { note: t("asked-without-itself") });
+    } catch (error) {
+      this.failed(error, mine);
+    }
+  }
+
+  /** Photos on the left, and room for the verdict; everything below comes with the answer. */
+  begin(photos) {
+    this.asked += 1;
+    this.verdict = h("div", { class: "answer" }, waiting());
+    this.below = h("div", { class: "below" });
+    const several = photos.length > 1;
+    const again = h("div", { class: "again" }, buttons((files) => this.ask(files), { words: t("new-photo") }),
+      this.photos.length && !this.trial ? buttons((files) => this.ask(files, { more: true }), { words: t("more-photos"), main: false }) : null,
+      button(t("start-over"), () => this.welcome(), { class: "quiet" }));
+    fill(this.main, h("div", { class: "ask" },
+      h("div", { class: several ? "photos several" : "photos" }, photos,
+        several ? h("p", { class: "soft" }, t("together", { count: photos.length })) : null),
+      this.verdict, again, this.below));
+    window.scrollTo(0, 0);
+    return this.asked;
+  }
+
+  answered(answer, { photo = null, note = null }) {
+    const spoken = h("p", null, sentence(answer).nodes).textContent;
+    fill(this.verdict, card(answer), note ? h("p", { class: "soft" }, note) : null);
+    fill(this.below, photo && !this.trial ? judging(answer, photo, this.context) : null,
+      answer.hits.length ? h("section", null, h("h2", null, t("nearest")), hits(answer.hits, HITS)) : null, why(answer));
+    announce(spoken);
+  }
+
+  failed(error, mine) {
+    if (error.name === "AbortError" || mine !== this.asked) return;
+    if (error.status === undefined) throw error;
+    fill(this.verdict, trouble(error));
+    announce(this.verdict.textContent);
+  }
+}
+
+/** What it can say, before it has said anything. */
+function outcomes() {
+  const kinds = [["answer", "✓"], ["abstain", "?"], ["not-in-gallery", "∅"]];
+  return h("ul", { class: "outcomes", "aria-label": t("outcomes") }, kinds.map(([kind, sign]) => h("li", { class: kind },
+    h("span", { class: "sign", "aria-hidden": "true" }, sign),
+    h("div", null, h("b", null, t(`outcome.${kind}`)), h("span", null, t(`outcome.${kind}.more`))))));
+}
+
