@@ -68,6 +68,7 @@ def without_places(answer: dict[str, Any]) -> dict[str, Any]:
     """Where pictures lie is a path here and an address there."""
     for hit in answer["hits"]:
         assert hit.pop("image")
+        assert hit.pop("has_image", True)
     return answer
 
 

@@ -10,6 +10,7 @@ import torch
 from doubtless.calibration.pair_promise import Side, least_score, promised
 from doubtless.calibration.pairs import PairCalibrator, check_prior
 from doubtless.calibration.promise import Promise
+from doubtless.calibration.sentence import Sentence
 from doubtless.calibration.surroundings import Both
 from doubtless.embedding import Embedding
 
@@ -56,7 +57,9 @@ def answer_pair(
     check_prior(prior)
     chance = None
     decision: Decision = "cannot-tell"
-    reason = "Cannot tell: pairs are not calibrated here, so a cosine is all that is known."
+    reason = Sentence(
+        "Cannot tell: pairs are not calibrated here, so a cosine is all that is known.", "not-calibrated"
+    )
     if pairs is not None:
         odds = pairs.odds(one, other, around)
         chance = float(pairs.chance(odds, prior=prior))
@@ -78,26 +81,42 @@ def answer_pair(
 
 def decided(
     pairs: PairCalibrator, odds: float, chance: float, *, prior: float, target_error: float | None
-) -> tuple[Decision, str]:
+) -> tuple[Decision, Sentence]:
     """The decision on a pair of these log-odds and this P(same), and why."""
     side: Side = "same" if chance > 0.5 else "different"
     if pairs.outcomes is None:
-        return side, f"{side.capitalize()}, as the likelier of the two; {NOTHING_PROMISED}"
+        return side, Sentence(
+            f"{side.capitalize()}, as the likelier of the two; {NOTHING_PROMISED}", "likelier"
+        )
     target = pairs.terms.target_error if target_error is None else target_error
     terms = replace(pairs.terms, prior=prior, target_error=target)
     promise = pairs.promise(side, prior=prior, target_error=target)
     why = promised(promise, side, terms)
     score = odds if side == "same" else -odds
+    known = {
+        "side": side,
+        "target_error": target,
+        "bound": promise.bound if promise.is_worth_keeping else None,
+        "confidence": terms.confidence,
+        "prior": prior,
+        "unknown": 0.0 if terms.known == "drawn" else terms.unknown,
+    }
     if score >= least_score(promise) and chance != 0.5:
-        return side, f"{side.capitalize()}. {why}"
+        return side, Sentence(f"{side.capitalize()}. {why}", "promised", **known)
     if promise.is_worth_keeping:
-        return "cannot-tell", f"Cannot tell: {_not_enough(pairs, promise, chance, prior)}. {why}"
-    return "cannot-tell", f"Cannot tell: {why[0].lower()}{why[1:]}"
+        needed = _needed(pairs, promise, chance, prior)
+        words = f"Cannot tell: {_not_enough(chance, needed)}. {why}"
+        return "cannot-tell", Sentence(words, "not-enough", **known, needed=needed)
+    return "cannot-tell", Sentence(f"Cannot tell: {why[0].lower()}{why[1:]}", "nothing-promised", **known)
 
 
-def _not_enough(pairs: PairCalibrator, promise: Promise, chance: float, prior: float) -> str:
-    """How sure it is and how sure it would have to be, where the two can be told apart in print."""
+def _needed(pairs: PairCalibrator, promise: Promise, chance: float, prior: float) -> float:
+    """The probability of being the same from which on, or up to which, such a pair is decided."""
     limit = torch.tensor([promise.fallback if chance > 0.5 else -promise.fallback], dtype=torch.double)
-    needed = f"{float(pairs.chance(limit, prior=prior)):.3f}"
+    return float(pairs.chance(limit, prior=prior))
+
+
+def _not_enough(chance: float, needed: float) -> str:
+    """How sure it is and how sure it would have to be, where the two can be told apart in print."""
     said = f"the probability {chance:.3f} of being the same is not enough"
-    return said if needed == f"{chance:.3f}" else f"{said}, {needed} would be"
+    return said if f"{needed:.3f}" == f"{chance:.3f}" else f"{said}, {needed:.3f} would be"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from doubtless.calibration.sentence import Sentence
 from doubtless.doubt.signals import PARTS
 
 LITTLE = 0.1  # below this a doubt is called little
@@ -50,7 +51,7 @@ class DoubtParts:
         because = self._because(part, query)
         if float(self.total[query]) < LITTLE:
             return f"There is little doubt; most of it comes from {SOURCES[part]}: {because}."
-        return f"Most of the doubt comes from {SOURCES[part]}: {because}."
+        return Sentence(f"Most of the doubt comes from {SOURCES[part]}: {because}.", "part", part=part)
 
     def _because(self, part: str, query: int) -> str:
         if part == "gallery":

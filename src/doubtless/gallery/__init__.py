@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from doubtless.calibration.pair_answer import PairAnswer as PairAnswer
+    from doubtless.calibration.sentence import Sentence as Sentence
     from doubtless.gallery.answer import Answer as Answer
     from doubtless.gallery.answer import AnswerHit as AnswerHit
     from doubtless.gallery.answer import LabelChance as LabelChance
@@ -30,6 +31,7 @@ _HOMES = {
     "AnswerHit": ("gallery.answer", "AnswerHit"),
     "LabelChance": ("gallery.answer", "LabelChance"),
     "PairAnswer": ("calibration.pair_answer", "PairAnswer"),
+    "Sentence": ("calibration.sentence", "Sentence"),
     "Feedback": ("gallery.feedback", "Feedback"),
     "Watch": ("gallery.watching", "Watch"),
     "open": ("gallery.gallery", "open_gallery"),  # `doubtless.open(PLACE)`
@@ -46,6 +48,7 @@ __all__ = [
     "Feedback",
     "Watch",
     "PairAnswer",
+    "Sentence",
     "open",
 ]
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from doubtless.calibration.sentence import code_of as code_of
+from doubtless.calibration.sentence import values_of as values_of
+
 if TYPE_CHECKING:
     from doubtless.embedding import Embedding
 
@@ -14,6 +17,8 @@ Decision = Literal["answer", "abstain", "not-in-gallery"]
 DECISIONS: tuple[Decision, ...] = ("answer", "abstain", "not-in-gallery")
 """Codes of `Answers.decision` → what they mean."""
 ANSWER, ABSTAIN, NOT_IN_GALLERY = range(3)
+PARTS = ("image", "model", "gallery", "distance", "novelty")
+"""What a doubt may come from."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,14 @@ class LabelChance:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """One of what an answer lies between: a label or, by None, none of the labels found."""
+
+    label: str | None
+    probability: float
+
+
+@dataclass(frozen=True)
 class Answer:
     """What one query is told.
 
@@ -63,6 +76,7 @@ class Answer:
     hits           what was found, nearest first
     labels, none   labels that were found, the most probable first, and the probability of none of these; all of
                    them add up to 1. () and None where nothing was calibrated, or pairs of items were
+    between        of these, what it lies between, the most probable first
     covering_set   labels that contain the true one with the confidence asked for; without labels ids of hits. None
                    where that is not calibrated, or more is asked than all that was found can promise
     doubt, parts   how unsure, and from what: 1 − doubt is the product of all 1 − part. gallery: labels contest it;
@@ -86,6 +100,7 @@ class Answer:
     uncertainty: float | None = None
     labels: tuple[LabelChance, ...] = ()
     none: float | None = None
+    between: tuple[Choice, ...] = ()
     id: str | None = None
     promised: float | None = None
     query: Embedding | None = field(default=None, repr=False, compare=False)
@@ -106,8 +121,15 @@ class Answer:
             return self.labels[0].probability
         return self.hits[0].probability if self.hits else None
 
+    @property
+    def unmeasured(self) -> list[str]:
+        """Parts of the doubt that nobody looked at; none where nothing is known of the doubt at all."""
+        return [] if self.doubt is None else [part for part in PARTS if part not in self.parts]
+
     def to_json(self) -> dict[str, Any]:
         """The one form of an answer in JSON, the same from Python, the command line and over HTTP.
+
+        Sentences come with a code and the values that they were made of, for whoever speaks another language.
 
         >>> sorted(Answer("abstain", (), None, 0.5, {}, "No answer.").to_json())[:4]
         ['covering_set', 'decision', 'doubt', 'hits']
@@ -119,12 +141,19 @@ class Answer:
             "probability": finite(self.probability),
             "labels": [{"label": one.label, "probability": one.probability} for one in self.labels],
             "none": finite(self.none),
-            "reason": self.reason,
+            "between": [{"label": one.label, "probability": one.probability} for one in self.between],
+            "reason": str(self.reason),
+            "reason_code": code_of(self.reason),
+            "reason_values": plain(values_of(self.reason)),
             "doubt": finite(self.doubt),
             "parts": {name: finite(value) for name, value in self.parts.items()},
+            "unmeasured": self.unmeasured,
             "uncertainty": finite(self.uncertainty),
             "covering_set": None if self.covering_set is None else list(self.covering_set),
-            "warnings": list(self.warnings),
+            "warnings": [str(one) for one in self.warnings],
+            "warning_codes": [
+                {"code": code_of(one), "values": plain(values_of(one))} for one in self.warnings
+            ],
             "hits": [hit.to_json(rank) for rank, hit in enumerate(self.hits, start=1)],
         }
 
@@ -132,3 +161,8 @@ class Answer:
 def finite(value: float | None) -> float | None:
     """None where a number is infinite or missing: JSON has no word for that."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with None in place of numbers that JSON has no word for."""
+    return {name: finite(value) if isinstance(value, float) else value for name, value in values.items()}

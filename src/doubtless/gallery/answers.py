@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from doubtless.calibration.distribution import Distribution
+from doubtless.calibration.sentence import Sentence, values_of
 from doubtless.embedding import Embedding
 from doubtless.gallery import reasons
-from doubtless.gallery.answer import DECISIONS, Answer, AnswerHit, Decision, LabelChance
+from doubtless.gallery.answer import DECISIONS, Answer, AnswerHit, Choice, Decision, LabelChance
 from doubtless.search.hits import Hits
 
 SHOWN_LABELS = 5
@@ -141,6 +142,7 @@ class Answers:
             uncertainty=None if uncertainty is None else float(uncertainty[index]),
             labels=labels[: max(self.k, SHOWN_LABELS)],
             none=None if self.distribution is None else float(self.distribution.none[index]),
+            between=self._between(index, labels),
             id=self._id(index, labels[0].label if labels else ""),
             promised=self.terms.promised_error,
             query=None if self.queries is None else self.queries[index],
@@ -163,6 +165,11 @@ class Answers:
         there = codes >= 0
         pairs = zip(codes[there].tolist(), chances[there].tolist(), strict=True)
         return tuple(LabelChance(names[code], chance) for code, chance in pairs)
+
+    def _between(self, index: int, labels: Sequence[LabelChance]) -> tuple[Choice, ...]:
+        if self.distribution is None:
+            return ()
+        return tuple(reasons.in_question(labels, float(self.distribution.none[index])))
 
     def _found(self, index: int, rows: Tensor) -> tuple[AnswerHit, ...]:
         items = self.index.items(rows)
@@ -194,27 +201,35 @@ class Answers:
         what = "all labels among the first" if self.distribution is not None else "the first"
         return (
             *self.warnings,
-            f"Even {what} {self.hits.depth} hits together do not contain a match with probability {asked:.4g}; "
-            "ask for less.",
+            Sentence(
+                f"Even {what} {self.hits.depth} hits together do not contain a match with probability "
+                f"{asked:.4g}; ask for less.",
+                "set-too-small",
+                hits=self.hits.depth,
+                confidence=asked,
+            ),
         )
 
-    def _reason(self, index: int, found: Sequence[AnswerHit], labels: Sequence[LabelChance]) -> str:
-        decision = DECISIONS[int(self.decision[index])]
-        because = "" if self.doubt is None else self.doubt.reason(index)
-        named = f" {because}" if because else ""
+    def _reason(self, index: int, found: Sequence[AnswerHit], labels: Sequence[LabelChance]) -> Sentence:
         if not found:
-            return "The gallery is empty."
+            return Sentence("The gallery is empty.", "empty", largest=None)
         if self.instead is not None:
-            return self.instead
+            return Sentence(self.instead, "nothing-said", largest=None)
+        told = self._decided_by(index, found[0].probability, labels)
+        because = "" if self.doubt is None or told.code == "nearest" else self.doubt.reason(index)
+        largest = values_of(because).get("part")
+        return told.and_then(f" {because}" if because else "", largest=largest)
+
+    def _decided_by(self, index: int, first: float | None, labels: Sequence[LabelChance]) -> Sentence:
+        """What decided about a query whose first hit is right with probability `first`."""
+        decision, terms = DECISIONS[int(self.decision[index])], self.terms
         if self.distribution is not None:
-            none, terms = float(self.distribution.none[index]), self.terms
-            told = reasons.of_labels(decision, labels, none, terms.least, terms.promised_error)
-            return f"{told}{named}"
-        first = found[0].probability
+            none = float(self.distribution.none[index])
+            return reasons.of_labels(decision, labels, none, terms.least, terms.promised_error)
         if decision == "not-in-gallery":
             assert self.presence is not None
-            return f"{reasons.of_absence(float(self.presence[index]), self.terms.false_alarm)}{named}"
+            return reasons.of_absence(float(self.presence[index]), terms.false_alarm)
         if decision == "abstain":
             assert self.total_doubt is not None
-            return f"{reasons.of_refusal(self.terms, float(self.total_doubt[index]), first)}{named}"
-        return reasons.of_nearest(first) + (named if first is not None else "")
+            return reasons.of_refusal(terms, float(self.total_doubt[index]), first)
+        return reasons.of_nearest(first)

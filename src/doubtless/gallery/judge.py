@@ -17,6 +17,7 @@ from doubtless.calibration.distribution import DEPTH as LABEL_DEPTH
 from doubtless.calibration.distribution import Distribution
 from doubtless.calibration.evidence import LabelHits
 from doubtless.calibration.features import DEPTH
+from doubtless.calibration.sentence import Sentence
 from doubtless.calibration.together import FittedTogether, Pooling
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
@@ -67,7 +68,9 @@ class Judge:
         if kept is not None and others:
             calibrated = replace(calibrated, promise=kept.at(**others))
         self.calibrated = calibrated
-        self.why_not = "The index is not calibrated: no probability, and every query is answered."
+        self.why_not = Sentence(
+            "The index is not calibrated: no probability, and every query is answered.", "not-calibrated"
+        )
         self.false_alarm = None if calibrated.presence is None else calibrated.presence.false_alarm
         self.notes: tuple[str, ...] = ()
         """What every answer is warned of."""
@@ -82,8 +85,10 @@ class Judge:
     def of_nothing(cls, score: str) -> Judge:
         """For hits by another score than the calibrated one: they are shown and not judged."""
         judge = cls(Calibrated())
-        judge.why_not = (
-            f"Ranked by {score}, for which nothing was calibrated: no probability, and no refusal."
+        judge.why_not = Sentence(
+            f"Ranked by {score}, for which nothing was calibrated: no probability, and no refusal.",
+            "other-score",
+            score=score,
         )
         return judge
 
@@ -110,7 +115,9 @@ class Judge:
 
     def saying_nothing(self, why: str) -> Judge:
         """The same without a number: no query is answered, and every one is told why."""
-        judge = self.noting(why, withdrawn=True)
+        judge = self.noting(
+            why if isinstance(why, Sentence) else Sentence(why, "nothing-said"), withdrawn=True
+        )
         judge.instead = why
         return judge
 
@@ -119,7 +126,10 @@ class Judge:
         if not self.calibrated.is_there:
             return self
         return self.noting(
-            "Probabilities were calibrated on the whole gallery, not on the part that was searched."
+            Sentence(
+                "Probabilities were calibrated on the whole gallery, not on the part that was searched.",
+                "part-not-calibrated",
+            )
         )
 
     def depth(self, k: int) -> int:
@@ -335,19 +345,20 @@ class Judge:
         warnings = list(self.notes)
         control, kept = self.calibrated.risk, self.calibrated.promise
         if kept is not None and not kept.met:
-            instead = (
-                "nothing is answered" if self.terms(None).threshold == -torch.inf else f"{kept.bound:.1%} can"
-            )
-            target = f"At most {kept.terms.target_error:.1%} wrong answers"
-            warnings.append(f"{target} cannot be promised for this gallery; {instead}.")
+            silent = self.terms(None).threshold == -torch.inf
+            warnings.append(_of_target(kept.terms.target_error, None if silent else kept.bound))
         elif kept is None and control is not None and not control.met:
-            warnings.append(control.sentence())
+            words = control.sentence()
+            warnings.append(Sentence(words, "target-not-met", target_error=control.target_error, bound=None))
         if self.calibrated.kept is None:
             warnings += self._of_size(len(index))
         if by_vector:
             warnings.append(
-                "Asked with a vector: whether its image is unlike all others was not looked at; the promise is of "
-                "images."
+                Sentence(
+                    "Asked with a vector: whether its image is unlike all others was not looked at; the promise is "
+                    "of images.",
+                    "asked-with-vector",
+                )
             )
         return tuple(warnings)
 
@@ -355,9 +366,17 @@ class Judge:
         then = (self.calibrated.record or {}).get("items")
         if not then or 1 / GROWN <= items / then <= GROWN:
             return []
-        return [
+        words = (
             f"The gallery had {then} items when it was calibrated and has {items} now; calibrate it again."
-        ]
+        )
+        return [Sentence(words, "size-changed", then=then, now=items)]
+
+
+def _of_target(target: float, bound: float | None) -> Sentence:
+    """That the target cannot be promised, and what can be in its place; None: nothing is answered."""
+    instead = "nothing is answered" if bound is None else f"{bound:.1%} can"
+    words = f"At most {target:.1%} wrong answers cannot be promised for this gallery; {instead}."
+    return Sentence(words, "target-not-met", target_error=target, bound=bound)
 
 
 def _decided(told: Distribution, terms: Terms) -> Tensor:

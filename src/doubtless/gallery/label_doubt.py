@@ -15,6 +15,7 @@ from torch import Tensor
 
 from doubtless.calibration.conformal import CoveringSets
 from doubtless.calibration.distribution import Distribution
+from doubtless.calibration.sentence import Sentence
 from doubtless.doubt.doubt import Doubt
 from doubtless.doubt.foreign import foreign_share
 from doubtless.doubt.parts import LITTLE, share_of_known
@@ -90,15 +91,15 @@ class LabelDoubt:
         if float(self.total[query]) < LITTLE:
             return ""
         part = max(self.parts, key=lambda name: float(self.parts[name][query]))
-        if part == "gallery":
-            return "Most of the doubt comes from the gallery: its labels contest each other."
-        if part == "distance":
-            return (
-                "Most of the doubt comes from the distance: things that are not in the gallery find as much."
-            )
-        rare = share_of_known(float(self.chances["altogether"][query]))
-        named = {"image": "the image", "model": "the model", "novelty": "novelty"}[part]
-        return f"Most of the doubt comes from {named}: {rare} of known queries are as odd."
+        words = {
+            "gallery": "the gallery: its labels contest each other.",
+            "distance": "the distance: things that are not in the gallery find as much.",
+        }.get(part)
+        if words is None:
+            rare = share_of_known(float(self.chances["altogether"][query]))
+            named = {"image": "the image", "model": "the model", "novelty": "novelty"}[part]
+            words = f"{named}: {rare} of known queries are as odd."
+        return Sentence(f"Most of the doubt comes from {words}", "part", part=part)
 
 
 def covering_of(present: Distribution, label: Tensor) -> CoveringSets:

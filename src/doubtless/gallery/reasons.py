@@ -1,11 +1,15 @@
-"""Why a query was answered or not, in a sentence read off the numbers that decided: the two cannot disagree."""
+"""Why a query was answered or not, in a sentence read off the numbers that decided: the two cannot disagree.
+
+A sentence has a code and its numbers, so that a page in another language can say the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from doubtless.gallery.answer import Decision, LabelChance
+from doubtless.calibration.sentence import Sentence
+from doubtless.gallery.answer import Choice, Decision, LabelChance
 
 if TYPE_CHECKING:
     from doubtless.gallery.answers import Terms
@@ -23,7 +27,7 @@ def of_labels(
     none: float,
     least: float | None,
     promised: float | None,
-) -> str:
+) -> Sentence:
     """From the labels, the most probable first, the probability of none of them, and what is promised from where.
 
     >>> chances = [LabelChance("garlic", 0.6), LabelChance("ginger", 0.35)]
@@ -33,66 +37,84 @@ def of_labels(
     'Not in the gallery: none of the labels found is right with probability 0.60, garlic with 0.40.'
     """
     if not labels:
-        return "Not in the gallery: no item that was found has a label."
+        return Sentence("Not in the gallery: no item that was found has a label.", "no-label")
     best = labels[0]
+    known = {"label": best.label, "probability": best.probability, "none": none}
     if decision == "not-in-gallery":
-        return (
+        return Sentence(
             f"Not in the gallery: {NONE} is right with probability {none:.2f}, {best.label} with "
-            f"{best.probability:.2f}."
+            f"{best.probability:.2f}.",
+            "absent",
+            **known,
         )
     if decision == "answer":
-        return f"{best.label} with probability {best.probability:.2f}, {NONE} with {none:.2f}."
-    choices = _choices(labels, none)
+        words = f"{best.label} with probability {best.probability:.2f}, {NONE} with {none:.2f}."
+        return Sentence(words, "answer", **known)
+    ordered = in_question(labels, none)
+    choices, code = _choices(ordered), "between" if len(ordered) > 1 else "too-unsure"
     if least is None or promised is None or least > 1:
-        return f"No answer: {choices}; no small share of wrong answers can be promised."
-    return f"No answer: {choices}; from {least:.2f} on at most {promised:.1%} of answers are wrong."
+        words = f"No answer: {choices}; no small share of wrong answers can be promised."
+        return Sentence(words, code, **known, least=None, promised=None)
+    words = f"No answer: {choices}; from {least:.2f} on at most {promised:.1%} of answers are wrong."
+    return Sentence(words, code, **known, least=least, promised=promised)
 
 
-def in_question(labels: Sequence[LabelChance], none: float, called: str = NONE) -> list[LabelChance]:
-    """What a refusal lies between, in falling order: labels, the most probable given first, and none of them.
+def in_question(labels: Sequence[LabelChance], none: float) -> list[Choice]:
+    """What an answer lies between, in falling order: labels, the most probable given first, and none of them.
 
     >>> [one.label for one in in_question([LabelChance("garlic", 0.6), LabelChance("leek", 0.01)], 0.3)]
-    ['garlic', 'none of the labels found']
+    ['garlic', None]
     """
+    if not labels:
+        return []
     least = WORTH_NAMING * labels[0].probability
-    chances = [*labels[:NAMED], LabelChance(called, none)]
+    chances = [*(Choice(one.label, one.probability) for one in labels[:NAMED]), Choice(None, none)]
     return sorted((one for one in chances if one.probability >= least), key=lambda one: -one.probability)[
         :NAMED
     ]
 
 
-def _choices(labels: Sequence[LabelChance], none: float) -> str:
-    ordered = in_question(labels, none)
-    named = [f"{one.label} ({one.probability:.2f})" for one in ordered]
+def _choices(ordered: Sequence[Choice]) -> str:
+    named = [f"{one.label or NONE} ({one.probability:.2f})" for one in ordered]
     if len(named) == 1:
-        return f"{ordered[0].label} has probability {ordered[0].probability:.2f}"
+        return f"{ordered[0].label or NONE} has probability {ordered[0].probability:.2f}"
     return f"it lies between {', '.join(named[:-1])} and {named[-1]}"
 
 
-def of_absence(p_value: float, false_alarm: float | None) -> str:
+def of_absence(p_value: float, false_alarm: float | None) -> Sentence:
     """From a test of presence alone, in galleries whose labels were not calibrated."""
     assert false_alarm is not None
-    return (
+    return Sentence(
         f"Not in the gallery: of queries that are in it, {p_value:.1%} look so little at home; below "
-        f"{false_alarm:.1%} is called absent."
+        f"{false_alarm:.1%} is called absent.",
+        "absent-by-test",
+        p_value=p_value,
+        false_alarm=false_alarm,
     )
 
 
-def of_refusal(terms: Terms, doubt: float, chance: float | None) -> str:
+def of_refusal(terms: Terms, doubt: float, chance: float | None) -> Sentence:
     """From a doubt above the promised one, and the first hit's probability."""
     assert terms.threshold is not None
     assert terms.target_error is not None
     right = "" if chance is None else f"; the first hit is right with probability {chance:.2f}"
+    known = {"doubt": doubt, "target_error": terms.target_error, "probability": chance}
     if terms.threshold == float("-inf"):
-        return f"No answer: an error of at most {terms.target_error:.1%} cannot be promised for any query{right}."
-    return (
+        words = f"No answer: an error of at most {terms.target_error:.1%} cannot be promised for any query{right}."
+        return Sentence(words, "nothing-promised", **known)
+    return Sentence(
         f"No answer: its doubt {doubt:.3g} is above {terms.threshold:.3g}, up to which at most "
-        f"{terms.target_error:.1%} of answers are wrong{right}."
+        f"{terms.target_error:.1%} of answers are wrong{right}.",
+        "doubtful",
+        **known,
+        threshold=terms.threshold,
     )
 
 
-def of_nearest(chance: float | None) -> str:
+def of_nearest(chance: float | None) -> Sentence:
     """Where nothing but the first hit decides."""
     if chance is None:
-        return "The nearest item; its probability is unknown until the index is calibrated."
-    return f"The first hit is right with probability {chance:.2f}."
+        return Sentence(
+            "The nearest item; its probability is unknown until the index is calibrated.", "nearest"
+        )
+    return Sentence(f"The first hit is right with probability {chance:.2f}.", "first-hit", probability=chance)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from doubtless.calibration.kept_searches import Items
@@ -31,6 +31,7 @@ from doubtless.calibration.part import (
     contradicted,
     drawn,
 )
+from doubtless.calibration.sentence import Sentence
 from doubtless.calibration.together import fit_together
 from doubtless.errors import InputError
 from doubtless.gallery.judge import Judge
@@ -135,10 +136,11 @@ class Standings:
         if where:
             return Standing(made, version, Sketch.of(items))
         if made.instead is None:
-            note = f"{note}; probabilities and promise are worked out from the gallery as it is now."
-            judge = made.noting(note, withdrawn=True)
+            words = f"{note}; probabilities and promise are worked out from the gallery as it is now."
+            judge = made.noting(_withdrawn(words, change), withdrawn=True)
         else:
-            judge = self.judge.saying_nothing(f"{note}. {made.instead} Run doubtless recalibrate.")
+            words = f"{note}. {made.instead} Run doubtless recalibrate."
+            judge = self.judge.saying_nothing(_withdrawn(words, change))
         return Standing(judge, version, Sketch.of(items))
 
     def _is_another(self, items: Items, change: Change) -> bool:
@@ -208,6 +210,10 @@ class Standings:
         except InputError as error:
             return judge.saying_nothing(f"No probability of {count} photos together. {error}")
         return judge.of_photos(made)
+
+
+def _withdrawn(words: str, change: Change) -> Sentence:
+    return Sentence(words, "withdrawn", **asdict(change), gone=change.gone)
 
 
 def _key(where: Where | None) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from doubtless.embedding import Embedding
 from doubtless.index import search as searching
 from doubtless.index.construction import UNFINISHED
-from doubtless.index.filters import Where, accepted_values, admits, label_codes
+from doubtless.index.filters import Where, accepted_values, admits, label_codes, mentions
 from doubtless.index.items import Fields, Incoming, Item, Rows, item_of, refuse_missing, whole_numbers
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.named import NamedIndex
@@ -112,6 +112,17 @@ class Index(NamedIndex):
         parts = [some for some in rows.split(CHUNK) if len(some)]
         held = [admits(where, item) for some in parts for item in self.items(some)]
         return rows[torch.tensor(held, dtype=torch.bool)]
+
+    def rows_with(self, text: str) -> Tensor:
+        """Rows (m,), rising, of the items whose id, label or values of metadata have a text in them."""
+        parts = [some for some in self.rows.split(CHUNK) if len(some)]
+        found = [
+            int(row)
+            for some in parts
+            for row, item in zip(some, self.items(some), strict=True)
+            if mentions(text, item)
+        ]
+        return torch.tensor(found, dtype=torch.long)
 
     @abstractmethod
     def embedding(self, rows: Rows | None = None) -> Embedding:

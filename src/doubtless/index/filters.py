@@ -7,7 +7,7 @@ hold. "label" is the item's label, every other key one of its metadata.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,49 @@ def admits(where: Where, item: Item) -> bool:
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in accepted):
             return False
     return True
+
+
+def mentions(text: str, item: Item) -> bool:
+    """Whether an item's id, label or one of its metadata's values has a text in it, in capitals or not.
+
+    >>> mentions("OAT", Item("a-7", "Goat", None, {})), mentions("year", Item("a", None, None, {"year": 2024}))
+    (True, False)
+    """
+    wanted = text.lower()
+    words = [item.id, item.label or "", *_atoms(item.metadata)]
+    return any(wanted in word.lower() for word in words)
+
+
+def _atoms(value: Any) -> Iterator[str]:
+    """Strings and numbers inside of JSON values."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _atoms(one)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)
+
+
+def text_condition(text: str, label_names: Sequence[str]) -> tuple[str, list[Any]]:
+    """SQL of `mentions`; `folded` is a function that its connection must know where the text is not ASCII."""
+    wanted = text.lower()
+    codes = [code for code, name in enumerate(label_names) if wanted in name.lower()]
+    if text.isascii():  # SQLite's own comparison ignores the case of these letters, and is much faster
+        pattern = "".join(f"\\{one}" if one in "%_\\" else one for one in text)
+        holds, given = "{} LIKE ? ESCAPE '\\'", f"%{pattern}%"
+    else:
+        holds, given = "instr(folded({}), ?)", wanted
+    values: list[Any] = [given, json.dumps(codes)]
+    primitive = "type IN ('text', 'integer', 'real')"
+    inside = f"EXISTS (SELECT 1 FROM json_tree(metadata) WHERE {primitive} AND {holds.format('atom')})"
+    if text.isascii() and not any(
+        one in '"\\' or one < " " for one in text
+    ):  # nothing that JSON writes otherwise
+        inside = f"({holds.format('metadata')} AND {inside})"
+        values.append(given)
+    label = "label IN (SELECT value FROM json_each(?))"
+    return f"({holds.format('id')} OR {label} OR {inside})", [*values, given]
 
 
 def accepted_values(key: object, wanted: object) -> list[Any]:

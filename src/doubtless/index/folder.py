@@ -23,7 +23,7 @@ from doubtless.errors import InputError
 from doubtless.index import search as searching
 from doubtless.index.base import Index
 from doubtless.index.construction import Construction, building_folder, create_folder, is_taken
-from doubtless.index.filters import Filter, Where
+from doubtless.index.filters import Filter, Where, text_condition
 from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
 from doubtless.index.items import (
     Fields,
@@ -39,7 +39,7 @@ from doubtless.index.moments import Moments
 from doubtless.index.salvage import Salvage, open_damaged, salvage
 from doubtless.index.search import statistics
 from doubtless.index.settings import DATABASE, IndexScore, Settings
-from doubtless.index.sqlite import Store
+from doubtless.index.sqlite import Store, matching_apart
 from doubtless.index.vector_cache import VectorCache
 from doubtless.search.hits import Hits
 
@@ -207,6 +207,14 @@ class FolderIndex(Index):
             with self._gate.shared():
                 rows = self._cache.items["row"][np.sort(chosen.positions(self._cache))]
         return torch.from_numpy(rows.astype(np.int64))
+
+    def rows_with(self, text: str) -> Tensor:
+        """Rows (m,), rising, of the items whose id, label or values of metadata have a text in them.
+
+        The database looks through all of its items by a connection of its own: nobody who searches waits for that.
+        """
+        condition = text_condition(text, self.label_names)
+        return torch.from_numpy(matching_apart(self.path, *condition))
 
     @property
     def keeps_moments(self) -> bool:

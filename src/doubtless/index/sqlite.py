@@ -148,8 +148,7 @@ class Store:
 
     def matching(self, condition: str, values: Sequence[Any]) -> Integers:
         """Rows of items for which a condition of `filters` holds."""
-        rows = self._connection.execute(f"SELECT row FROM item WHERE {condition} ORDER BY row", values)
-        return np.array([row for (row,) in rows], dtype=np.int64)
+        return _matching(self._connection, condition, values)
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -233,6 +232,18 @@ class Store:
         numbers = np.frombuffer(joined, dtype="<f4").reshape(-1, width)
         rows = np.array([row for row, *_ in records], dtype=np.int64)
         return Block(rows, np.array([label for _, label, *_ in records], dtype=np.int64), numbers)
+
+
+def matching_apart(folder: Path, condition: str, values: Sequence[Any]) -> Integers:
+    """As `Store.matching`, by a connection of its own, which also knows `folded`: text without regard to case."""
+    with contextlib.closing(connect(folder, writable=False)) as connection, translated(folder):
+        connection.create_function("folded", 1, lambda value: str(value).lower(), deterministic=True)
+        return _matching(connection, condition, values)
+
+
+def _matching(connection: sqlite3.Connection, condition: str, values: Sequence[Any]) -> Integers:
+    rows = connection.execute(f"SELECT row FROM item WHERE {condition} ORDER BY row", values)
+    return np.array([row for (row,) in rows], dtype=np.int64)
 
 
 def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from doubtless.server.http import problems, routes, schemas
+from doubtless.server.http import looking, problems, routes, schemas
 from doubtless.server.http.security import LOOPBACK, Guard
 from doubtless.server.service.service import Service
 from doubtless.version import __version__
@@ -66,6 +66,7 @@ def create_app(
         redirect_slashes=False,
     )
     app.include_router(routes.build(service))
+    app.include_router(looking.build(service))
     problems.install(app)
     _add_docs(app)
     _describe(app, secured=token is not None)

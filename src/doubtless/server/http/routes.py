@@ -20,7 +20,7 @@ from doubtless.gallery.together import MOST_PHOTOS
 from doubtless.server.http import bodies, problems, schemas
 from doubtless.server.http.bodies import FORM, JSON
 from doubtless.server.service.decoder import Picture
-from doubtless.server.service.queue import Query
+from doubtless.server.service.queue import Query, Question
 from doubtless.server.service.service import Service, answer_of
 
 USUAL = (400, 401, 403, 408, 413, 415, 421, 422, 500, 503)
@@ -74,15 +74,15 @@ def _add_search(router: APIRouter, service: Service) -> None:
         image = None
         if bodies.content_type(request, FORM, JSON) == FORM:
             asked, (image,) = await bodies.read_form(request, schemas.SearchForm, "image")
-            question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
+            question = _question(service, asked)
             query = Query(pixels=(await _decoded(service, image)).pixels, question=question)
         else:
             asked = await bodies.read_json(request, schemas.SearchBody)
-            question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
+            question = _question(service, asked)
             query = Query(embedding=_given(service, asked.embedding), question=question)
         answer = answer_of(await asyncio.wrap_future(service.submit(query)))
-        service.judgements.note(answer, image, counted=not asked.where)
-        return _json(schemas.AnswerReply.of(answer))
+        service.judgements.note(answer, image, counted=not asked.where and not asked.trial)
+        return _json(await run_in_threadpool(schemas.AnswerReply.of, answer, service.items.has_image))
 
 
 def _add_together(router: APIRouter, service: Service) -> None:
@@ -106,10 +106,10 @@ def _add_together(router: APIRouter, service: Service) -> None:
         else:
             asked = await bodies.read_json(request, schemas.TogetherBody)
             photos = Embedding.cat([_given(service, one) for one in asked.embeddings])
-        question = service.question(asked.k, where=asked.where, confidence=asked.confidence)
+        question = _question(service, asked)
         answer = await asyncio.to_thread(service.answer_together, photos, question)
-        service.judgements.note(answer, None, counted=not asked.where)
-        return _json(schemas.AnswerReply.of(answer))
+        service.judgements.note(answer, None, counted=not asked.where and not asked.trial)
+        return _json(await run_in_threadpool(schemas.AnswerReply.of, answer, service.items.has_image))
 
 
 def _add_compare(router: APIRouter, service: Service) -> None:
@@ -304,6 +304,12 @@ def _add_about(router: APIRouter, service: Service) -> None:
     async def health() -> schemas.HealthReply:
         """Answers without a token."""
         return schemas.HealthReply()
+
+
+def _question(
+    service: Service, asked: schemas.SearchForm | schemas.SearchBody | schemas.TogetherBody
+) -> Question:
+    return service.question(asked.k, where=asked.where, confidence=asked.confidence, watched=not asked.trial)
 
 
 async def _asked(service: Service, **query: Any) -> Answer:

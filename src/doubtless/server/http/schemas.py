@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, StringConstr
 from doubtless.embedding import FAMILIES, Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer, Feedback, PairAnswer
-from doubtless.gallery.answer import finite
+from doubtless.gallery.answer import code_of, finite, plain, values_of
 from doubtless.gallery.together import MOST_PHOTOS
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -26,6 +27,9 @@ Prior = Annotated[float, Field(gt=0, lt=1, description="How likely two such imag
 TargetError = Annotated[
     float | None,
     Field(gt=0, lt=1, description="Share of pairs decided alike that may be wrong; as calibrated."),
+]
+Trial = Annotated[
+    bool, Field(description="Only tried out: it does not count when drift is looked for, nor to be judged.")
 ]
 Count = Annotated[int, Field(ge=1, le=1_000_000, description="Hits; at most limits.k of /v1/info.")]
 Name = Annotated[
@@ -75,6 +79,7 @@ class SearchBody(Strict):
     k: Count = 10
     where: Where | None = None
     confidence: Confidence = 0.9
+    trial: Trial = False
 
 
 class SearchForm(BaseModel):
@@ -84,6 +89,7 @@ class SearchForm(BaseModel):
     k: Count = 10
     where: Json[Where | None] | None = None
     confidence: Confidence = 0.9
+    trial: Trial = False
 
 
 class TogetherBody(Strict):
@@ -93,6 +99,7 @@ class TogetherBody(Strict):
     k: Count = 10
     where: Where | None = None
     confidence: Confidence = 0.9
+    trial: Trial = False
 
 
 class CompareBody(Strict):
@@ -102,6 +109,7 @@ class CompareBody(Strict):
     second: EmbeddingBody
     prior: Prior = 0.5
     target_error: TargetError = None
+    trial: Trial = False
 
 
 class CompareForm(BaseModel):
@@ -110,6 +118,7 @@ class CompareForm(BaseModel):
     model_config = ConfigDict(extra="forbid")
     prior: Prior = 0.5
     target_error: TargetError = None
+    trial: Trial = False
 
 
 class EmbedForm(BaseModel):
@@ -189,6 +198,7 @@ class HitReply(BaseModel):
     expected_squared_distance: float | None
     uncertainty: float | None = Field(description="Of the item; null for points.")
     image: str | None = Field(description="Where its image is, if it has one.")
+    has_image: bool = Field(description="Whether that can be shown.")
     metadata: dict[str, Any]
 
 
@@ -197,6 +207,20 @@ class LabelReply(BaseModel):
 
     label: str
     probability: float
+
+
+class ChoiceReply(BaseModel):
+    """One of what an answer lies between."""
+
+    label: str | None = Field(description="null: none of the labels found.")
+    probability: float
+
+
+class WarningReply(BaseModel):
+    """What a warning says, for a program."""
+
+    code: str
+    values: dict[str, Any]
 
 
 class AnswerReply(BaseModel):
@@ -212,24 +236,33 @@ class AnswerReply(BaseModel):
         description="Labels that were found, the most probable first; with `none` all of them add up to 1."
     )
     none: float | None = Field(description="That it is none of the labels found.")
+    between: list[ChoiceReply] = Field(
+        description="Of `labels` and `none` what it lies between, the most probable first."
+    )
     reason: str
+    reason_code: str = Field(description="What `reason` says, in a word: docs/serving.md lists them.")
+    reason_values: dict[str, Any]
     doubt: float | None
     parts: dict[str, float | None] = Field(
         description="Where the doubt comes from; what was not measured is not there."
     )
+    unmeasured: list[str] = Field(description="Where else it might come from, which nobody looked at.")
     uncertainty: float | None = Field(description="Of the query itself; null for points.")
     covering_set: list[str] | None = Field(
         description="Labels that contain the true one with the confidence asked for; ids without labels."
     )
     warnings: list[str] = Field(description="What this answer cannot promise.")
+    warning_codes: list[WarningReply] = Field(description="The same for programs, in the same order.")
     hits: list[HitReply]
 
     @classmethod
-    def of(cls, answer: Answer) -> AnswerReply:
+    def of(cls, answer: Answer, has_image: Callable[[str | None], bool]) -> AnswerReply:
         """An answer with addresses in place of paths, which are nobody's business."""
         values = answer.to_json()
         for hit in values["hits"]:
-            hit["image"] = None if hit["image"] is None else image_address(hit["id"])
+            path = hit["image"]
+            hit["image"] = None if path is None else image_address(hit["id"])
+            hit["has_image"] = has_image(path)
         return cls.model_validate(values)
 
 
@@ -238,6 +271,8 @@ class CompareReply(BaseModel):
 
     decision: Literal["same", "different", "cannot-tell"]
     reason: str = Field(description="Why, and what is promised of such decisions.")
+    reason_code: str
+    reason_values: dict[str, Any]
     same: bool | None = Field(description="null where it cannot be told.")
     probability: float | None = Field(description="null where the index has no calibration of pairs.")
     prior: float
@@ -252,6 +287,8 @@ class CompareReply(BaseModel):
         return cls(
             decision=found.decision,
             reason=found.reason,
+            reason_code=code_of(found.reason),
+            reason_values=plain(values_of(found.reason)),
             same=found.same,
             probability=found.probability,
             prior=found.prior,

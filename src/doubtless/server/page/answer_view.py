@@ -61,10 +61,12 @@ def decision_sentence(answer: Answer) -> str:
 
 def _between(answer: Answer) -> str:
     """The labels it lies between, most probable first, and nothing in the gallery where that is as probable."""
-    ordered = in_question(answer.labels, answer.none or 0.0, "nothing in the gallery")
+    ordered = in_question(answer.labels, answer.none or 0.0)
     if len(ordered) == 1:
         return f"{ordered[0].label} is {percent(ordered[0].probability)} likely, which is less than was asked for"
-    return " or ".join(f"{one.label} ({percent(one.probability)})" for one in ordered)
+    return " or ".join(
+        f"{one.label or 'nothing in the gallery'} ({percent(one.probability)})" for one in ordered
+    )
 
 
 def drifted(answer: Answer) -> bool:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from doubtless.gallery import Sentence
+
 WINDOW = 300
 STRIDE = 50
 FALSE_ALARM = 0.01
@@ -46,12 +48,15 @@ class DriftState:
     above: float
     p_value: float
 
-    def sentence(self) -> str:
+    def sentence(self) -> Sentence:
         """What to tell whoever asks, where there is an alarm."""
-        return (
+        return Sentence(
             f"The last {self.queries} queries are not like those the index was calibrated on ({self.above:.0%} of "
             f"them are more doubtful than all but {1 - HIGH:.0%} were): its promises do not hold for them. "
-            "Calibrate it again on queries like these."
+            "Calibrate it again on queries like these.",
+            "drift",
+            queries=self.queries,
+            above=self.above,
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -96,13 +97,31 @@ class Items:
                 with self.shelf.changing(path, id, self._path_of):
                     self.gallery.remove([id])
 
+    def has_image(self, path: str | None) -> bool:
+        """Whether an item of this path has a file that may be shown; nothing of it is read."""
+        return self.image_stamp(path) is not None
+
+    def image_stamp(self, path: str | None) -> str | None:
+        """Another word for every file, and for every version of it; None where there is none to show."""
+        file = None if path is None else self._image_file(path)
+        if file is None:
+            return None
+        try:
+            found = file.stat()
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode) or found.st_size > self.largest:
+            return None
+        told = f"{file}\0{found.st_mtime_ns}\0{found.st_size}"
+        return hashlib.sha256(told.encode(errors="surrogateescape")).hexdigest()[:32]
+
     def image(self, id: str) -> StoredImage:
         """The image of an item, if it is one of an accepted type that may be shown."""
         path = self.get(id).path
-        file = None if path is None else self._image_file(path)
+        file = None if path is None or not self.has_image(path) else self._image_file(path)
         nothing = NotFoundError("This item has no image that can be shown.")
         try:
-            if file is None or not file.is_file() or file.stat().st_size > self.largest:
+            if file is None:
                 raise nothing
             data = file.read_bytes()
         except OSError:

@@ -21,11 +21,13 @@ from doubtless.errors import InputError
 from doubtless.gallery import Answer, Gallery, PairAnswer, Queries
 from doubtless.runs.data import image_size
 from doubtless.runs.model import Model
+from doubtless.server.service.browse import Browse
 from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.judgements import Judgements
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
+from doubtless.server.service.thumbnails import Thumbnails
 from doubtless.version import __version__
 
 ImageLike = bytes | Image.Image | Tensor
@@ -59,6 +61,8 @@ class Service:
         self.model: Model | None = gallery.find_model()
         self.limits = limits or Limits()
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
+        self.browse = Browse(gallery, self.items)
+        self.thumbnails = Thumbnails(self.limits)
         self.judgements = Judgements(gallery, read_only=read_only, audit=audit)
         self.engine = Engine(gallery)
         model = self.model
@@ -246,6 +250,7 @@ class Service:
         """Finishes what was asked, then lets go of the index. Closing twice is allowed."""
         if self.decoder is not None:
             self.decoder.close()
+        self.thumbnails.close()
         self.batcher.close()
         self.judgements.close()
         with self.items.writing:
