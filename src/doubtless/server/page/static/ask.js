@@ -3,7 +3,7 @@
 import { addresses, get, picture, postForm } from "./api.js";
 import { announce, button, fill, h } from "./dom.js";
 import { judging } from "./judge.js";
-import { hits, thumbnail } from "./pictures.js";
+import { hits, photo, thumbnail } from "./pictures.js";
 import { buttons, dropField, fitting, preview, takeAnywhere } from "./picker.js";
 import { t } from "./texts.js";
 import { card, sentence, trouble, waiting } from "./verdict.js";
@@ -74,9 +74,7 @@ class Asking {
   async askItem(item) {
     const { signal } = this.context;
     this.photos = [];
-    const image = h("img", { alt: t("photo", { number: 1 }), src: addresses.image(item.id) });
-    image.addEventListener("load", () => image.classList.toggle("sharp", Math.max(image.naturalWidth, image.naturalHeight) < 64));
-    const mine = this.begin([h("span", { class: "photo" }, image)]);
+    const mine = this.begin([photo(addresses.image(item.id), t("photo", { number: 1 }))]);
     try {
       const about = await get(addresses.about(item.id), { k: HITS }, { signal });
       if (mine === this.asked) this.answered(about.answer, { note: t("asked-without-itself") });
@@ -88,16 +86,16 @@ class Asking {
   /** Photos on the left, and room for the verdict; everything below comes with the answer. */
   begin(photos) {
     this.asked += 1;
-    this.verdict = h("div", { class: "answer" }, waiting());
+    this.verdict = h("div", { class: "told" }, waiting());
     this.below = h("div", { class: "below" });
     const several = photos.length > 1;
     const again = h("div", { class: "again" }, buttons((files) => this.ask(files), { words: t("new-photo") }),
       this.photos.length && !this.trial ? buttons((files) => this.ask(files, { more: true }), { words: t("more-photos"), main: false }) : null,
       button(t("start-over"), () => this.welcome(), { class: "quiet" }));
     fill(this.main, h("div", { class: "ask" },
-      h("div", { class: several ? "photos several" : "photos" }, photos,
-        several ? h("p", { class: "soft" }, t("together", { count: photos.length })) : null),
-      this.verdict, again, this.below));
+      h("div", { class: "shown" }, h("div", { class: several ? "photos several" : "photos" }, photos,
+        several ? h("p", { class: "soft" }, t("together", { count: photos.length })) : null), again),
+      this.verdict, this.below));
     window.scrollTo(0, 0);
     return this.asked;
   }

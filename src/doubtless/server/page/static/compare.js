@@ -12,7 +12,7 @@ export async function show(main, route, context) {
   const { signal, info } = context;
   const files = [null, null];
   const sides = [h("div", { class: "side" }), h("div", { class: "side" })];
-  const said = h("div", { class: "answer" }, invitation());
+  const said = h("div", { class: "told" }, invitation());
   let asked = 0;
 
   function draw(place) {

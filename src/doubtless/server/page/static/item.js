@@ -3,7 +3,7 @@
 import { addresses, get, post } from "./api.js";
 import { combobox, named } from "./combobox.js";
 import { fill, h } from "./dom.js";
-import { hits, labelOf } from "./pictures.js";
+import { hits, labelOf, photo } from "./pictures.js";
 import { parts, percent, t } from "./texts.js";
 import { card, trouble } from "./verdict.js";
 import { why } from "./why.js";
@@ -13,12 +13,12 @@ export const title = (route) => t("item-named", { id: route.id });
 
 export async function show(main, route, context) {
   const id = route.id;
-  const body = h("div", { class: "answer" }, h("section", { class: "verdict waiting" }, h("h2", { class: "sentence" }, t("looking"))));
+  const body = h("div", { class: "told" }, h("section", { class: "verdict waiting" }, h("h2", { class: "sentence" }, t("looking"))));
   const below = h("div", { class: "below" });
   const name = h("h1", { class: "label" }, "\u00a0");
-  const picture = h("span", { class: "photo" });
+  const picture = h("div", { class: "photos" }, h("span", { class: "photo" }));
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "#/gallery" }, t("nav.gallery")), " › ", h("span", null, id)), name,
-    h("div", { class: "ask" }, h("div", { class: "photos" }, picture), body, below));
+    h("div", { class: "ask" }, h("div", { class: "shown" }, picture), body, below));
   let about;
   try {
     about = await get(addresses.about(id), { k: 12 }, { signal: context.signal });
@@ -28,16 +28,10 @@ export async function show(main, route, context) {
     return;
   }
   fill(name, labelOf(about));
-  fill(picture, about.has_image ? whole(id, labelOf(about)) : h("span", { class: "soft" }, t("no-picture")));
+  fill(picture, about.has_image ? photo(addresses.image(id), labelOf(about)) : h("span", { class: "soft" }, t("no-picture")));
   fill(body, h("h2", { class: "over" }, t("asked-without")), about.answer ? card(about.answer, { heading: "h3" }) : h("p", null, t("nothing-to-ask")), agrees(about));
   const done = draw(below, about, context);
   done();
-}
-
-function whole(id, alt) {
-  const image = h("img", { src: addresses.image(id), alt });
-  image.addEventListener("load", () => image.classList.toggle("sharp", Math.max(image.naturalWidth, image.naturalHeight) < 64));
-  return image;
 }
 
 /** Does its own label agree with what the others say? */

@@ -3,7 +3,7 @@
 import { get, picture, postForm } from "./api.js";
 import { announce, button, fill, h, later } from "./dom.js";
 import { disturbed } from "./disturb.js";
-import { hits } from "./pictures.js";
+import { hits, shaped } from "./pictures.js";
 import { buttons, takeAnywhere } from "./picker.js";
 import { percent, t } from "./texts.js";
 import { card, sentence, trouble, waiting } from "./verdict.js";
@@ -30,7 +30,7 @@ class Lab {
     this.canvas = h("canvas", { role: "img", "aria-label": t("lab.picture"), width: 28, height: 28 });
     this.sliders = Object.fromEntries(KINDS.map((kind) => [kind, h("input", { type: "range", min: 0, max: 100, step: 5, value: 0 })]));
     this.shown = Object.fromEntries(KINDS.map((kind) => [kind, h("output", null, percentOf(0))]));
-    this.verdict = h("div", { class: "answer" }, waiting());
+    this.verdict = h("div", { class: "told" }, waiting());
     this.below = h("div", { class: "below" });
     this.busy = false;
     this.soon = later(() => this.ask(), 40);
@@ -41,10 +41,9 @@ class Lab {
     const faces = found.pictures.map((one, place) => h("li", null, h("button", { type: "button", "aria-label": t("example", { number: place + 1 }), on: { click: async () => this.take(await picture(one.image)) } },
       h("span", { class: "frame" }, h("img", { src: one.image, alt: "", width: 96, height: 96, class: "sharp" })))));
     fill(this.main, h("h1", null, t("nav.lab")), h("p", { class: "lead" }, t("lab.lead")), h("div", { class: "ask lab" },
-      h("div", { class: "photos" }, h("span", { class: "photo" }, this.canvas),
-        KINDS.map((kind) => h("label", { class: "slider" }, h("span", null, t(`lab.${kind}`)), this.shown[kind], this.sliders[kind])),
+      h("div", { class: "shown" }, h("div", { class: "photos" }, h("span", { class: "photo" }, this.canvas)), h("div", { class: "again moving" }, KINDS.map((kind) => h("label", { class: "slider" }, h("span", null, t(`lab.${kind}`)), this.shown[kind], this.sliders[kind])),
         h("div", { class: "row" }, button(t("lab.undo"), () => this.undo()), buttons((files) => this.take(files[0]), { several: false, words: t("other-photo"), main: false })),
-        faces.length ? h("ul", { class: "faces" }, faces) : null),
+        faces.length ? h("ul", { class: "faces" }, faces) : null)),
       this.verdict, this.below));
   }
 
@@ -58,7 +57,7 @@ class Lab {
     const scale = Math.min(1, LONGEST / Math.max(bitmap.width, bitmap.height));
     this.canvas.width = Math.max(1, Math.round(bitmap.width * scale));
     this.canvas.height = Math.max(1, Math.round(bitmap.height * scale));
-    this.canvas.classList.toggle("sharp", Math.max(bitmap.width, bitmap.height) < 64);
+    shaped(this.canvas, this.canvas.width, this.canvas.height);
     const pen = this.canvas.getContext("2d", { willReadFrequently: true });
     pen.drawImage(bitmap, 0, 0, this.canvas.width, this.canvas.height);
     this.image = pen.getImageData(0, 0, this.canvas.width, this.canvas.height);

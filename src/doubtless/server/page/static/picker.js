@@ -1,6 +1,7 @@
 // A place for pictures: dropped anywhere on the view, pasted, chosen, or taken with a phone's camera.
 
 import { button, h } from "./dom.js";
+import { photo } from "./pictures.js";
 import { t } from "./texts.js";
 
 const ACCEPTED = "image/*,.heic,.heif,.avif";
@@ -25,7 +26,7 @@ export function buttons(chosen, { several = true, words = t("choose"), main = tr
   const camera = chooser(chosen, { several, camera: true });
   return h("span", { class: "pickers" },
     button(words, () => file.click(), { class: main ? "main" : null }),
-    button(t("camera"), () => camera.click(), { class: "camera" }), file, camera);
+    main ? [button(t("camera"), () => camera.click(), { class: "camera" }), camera] : null, file);
 }
 
 /** The large field of an empty view. */
@@ -73,10 +74,5 @@ export async function fitting(file, limits) {
 export function preview(blob, signal, alt) {
   const address = URL.createObjectURL(blob);
   signal.addEventListener("abort", () => URL.revokeObjectURL(address));
-  const image = h("img", { alt, decoding: "async" });
-  image.addEventListener("load", () => image.classList.toggle("sharp", Math.max(image.naturalWidth, image.naturalHeight) < 64));
-  // What this browser cannot draw (HEIC in most) the server may still be able to read.
-  image.addEventListener("error", () => image.replaceWith(h("span", { class: "soft" }, t("no-preview"))));
-  image.src = address;
-  return h("span", { class: "photo" }, image);
+  return photo(address, alt);
 }

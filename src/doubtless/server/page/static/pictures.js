@@ -13,6 +13,22 @@ export function sharpen(image) {
   return image;
 }
 
+/** A photo in a frame of fixed size, as large as that allows, in its own shape. */
+export function photo(address, alt) {
+  const image = h("img", { alt, decoding: "async" });
+  image.addEventListener("load", () => shaped(image, image.naturalWidth, image.naturalHeight));
+  // What this browser cannot draw (HEIC in most) the server may still be able to read.
+  image.addEventListener("error", () => image.replaceWith(h("span", { class: "soft" }, t("no-preview"))));
+  image.src = address;
+  return h("span", { class: "photo" }, image);
+}
+
+/** Gives an image or a canvas the shape of what it shows. */
+export function shaped(element, width, height) {
+  element.style.setProperty("--ratio", `${width / height}`);
+  element.classList.toggle("sharp", Math.max(width, height) < TINY);
+}
+
 /** The picture of an item, or the place where it would be. */
 export function thumbnail(item, size = 192, alt = "") {
   if (!item.has_image) return h("span", { class: "frame no-picture" }, t("no-picture"));

@@ -49,6 +49,7 @@ export default {
   "item-named": "Eintrag {id}",
   "looking": "Einen Augenblick …",
   "looking-more": "Das Foto wird mit der Galerie verglichen.",
+  "bar.none": "Nichts, was wir haben",
   "bars": "Wie wahrscheinlich",
   "reason.answer": "Dass es keiner der gefundenen Namen ist, ist zu {none} wahrscheinlich.",
   "reason.not-enough": "{best} genügen nicht: Geantwortet wird ab {least}, damit höchstens {promised} der Antworten falsch sind.",

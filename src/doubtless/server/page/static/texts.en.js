@@ -49,6 +49,7 @@ export default {
   "item-named": "item {id}",
   "looking": "Looking …",
   "looking-more": "The photo is compared with the gallery.",
+  "bar.none": "Nothing we have",
   "bars": "How likely",
   "reason.answer": "That it is none of the labels found is {none} likely.",
   "reason.not-enough": "{best} is not enough: answers are given from {least} on, so that at most {promised} of them are wrong.",

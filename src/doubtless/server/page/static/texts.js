@@ -1,14 +1,12 @@
 // Which language, and what is said in it. The words stand in texts.en.js and texts.de.js, under the same names.
 
-import english from "./texts.en.js";
-import german from "./texts.de.js";
-
-const known = { en: english, de: german };
+const KNOWN = ["en", "de"];
 const wanted = (navigator.languages?.length ? navigator.languages : [navigator.language]).map((one) => one.slice(0, 2));
-export const language = wanted.find((one) => one in known) ?? "en";
+export const language = wanted.find((one) => KNOWN.includes(one)) ?? "en";
 // A visitor from Austria counts as Austria does, as far as the browser knows how.
 const locale = (navigator.languages ?? [navigator.language]).find((one) => one.startsWith(language)) ?? language;
-const words = known[language];
+// Only one of them travels.
+const { default: words } = await import(`./texts.${language}.js`);
 const plural = new Intl.PluralRules(locale);
 const whole = new Intl.NumberFormat(locale);
 const or = new Intl.ListFormat(language, { type: "disjunction" });

@@ -60,7 +60,7 @@ function rows(answer) {
 export function bars(answer) {
   const shown = rows(answer);
   if (!shown.length) return null;
-  return h("ul", { class: "bars", "aria-label": t("bars") }, shown.map((one) => bar(called(one.label), one.probability)));
+  return h("ul", { class: "bars", "aria-label": t("bars") }, shown.map((one) => bar(one.label ?? t("bar.none"), one.probability)));
 }
 
 /** A name, a bar and its percent: the name has a line of its own, so that no length of it can touch the number. */

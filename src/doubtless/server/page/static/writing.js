@@ -24,7 +24,7 @@ export const outcome = () => h("p", { class: "outcome" });
 
 /** A field for the key, for callers that may not write; `again` is called once they may. */
 export function keyField(context, again) {
-  const input = h("input", { type: "password", autocomplete: "off", value: keptKey() });
+  const input = h("input", { type: "text", class: "secret", autocomplete: "off", spellcheck: "false", value: keptKey() });
   const said = outcome();
   const use = async () => {
     keepKey(input.value.trim());
