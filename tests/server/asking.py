@@ -27,13 +27,14 @@ def asked(
     conversation: Callable[[httpx.AsyncClient], Coroutine[Any, Any, Got]],
     *,
     token: str | None = None,
+    read_token: str | None = None,
+    page: bool = False,
     headers: dict[str, str] | None = None,
     base: str = "http://127.0.0.1",
 ) -> Got:
     """What a conversation with a service gives. An error inside becomes a response, as it would outside."""
-    transport = httpx.ASGITransport(
-        app=create_app(service, token=token, page=False), raise_app_exceptions=False
-    )
+    app = create_app(service, token=token, read_token=read_token, page=page)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
 
     async def talk() -> Got:
         async with httpx.AsyncClient(transport=transport, base_url=base, headers=headers) as client:
@@ -44,7 +45,7 @@ def asked(
 
 def send(service: Service, method: str, address: str, **request: Any) -> httpx.Response:
     """One request."""
-    own = {name: request.pop(name) for name in ("token", "base") if name in request}
+    own = {name: request.pop(name) for name in ("token", "read_token", "page", "base") if name in request}
     return asked(service, lambda client: client.request(method, address, **request), **own)
 
 

@@ -34,6 +34,7 @@ from doubtless.calibration.betting import Array
 from doubtless.calibration.open_risk import OpenRisk, Terms
 from doubtless.calibration.outcomes import Outcomes
 from doubtless.calibration.outlook import Outlook, Starts, outlook
+from doubtless.metrics.measure import Curve
 
 ATTACHMENT = "promise"
 STARTS = (0.15, 0.4, 1.0)
@@ -104,6 +105,13 @@ class Promise:
     def answers(self, score: Tensor) -> Tensor:
         """Whether queries of this score (n,) are answered, (n,) bool."""
         return (score >= self.threshold) & (score > -torch.inf)
+
+    def curve(self) -> Curve:
+        """x: share of all queries, known and unknown ones as stated, that is answered; y: R as counted."""
+        risk = OpenRisk(self.outcomes.counted(self.outcomes.thresholds()), self.terms)
+        coverage, wrong = risk.coverage(), risk.estimate()
+        there = np.isfinite(wrong)
+        return Curve(coverage[there].tolist(), wrong[there].tolist())
 
     def sentence(self) -> str:
         """What is promised, or why nothing is and what could be."""

@@ -13,7 +13,7 @@ import typer
 from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
 
-TOKEN = "DOUBTLESS_TOKEN"
+TOKEN, READ_TOKEN = "DOUBTLESS_TOKEN", "DOUBTLESS_READ_TOKEN"
 
 
 def serve(
@@ -49,8 +49,9 @@ def serve(
 ) -> None:
     """Serve an index: API at /v1, its documentation at /docs, a page at /.
 
-    Callers must know the token in the environment variable DOUBTLESS_TOKEN where it is set; without it only this
-    machine is served. Stopping (Ctrl-C, SIGTERM) finishes what was accepted.
+    Callers must know the token in the environment variable DOUBTLESS_TOKEN where it is set, or that in
+    DOUBTLESS_READ_TOKEN, which may ask and look and change no item; without either only this machine is served.
+    Stopping (Ctrl-C, SIGTERM) finishes what was accepted.
 
     Example: doubtless serve gallery
 
@@ -59,8 +60,8 @@ def serve(
     from doubtless.server.http.security import LOOPBACK, check_binding
 
     refuse_without_extra(page)
-    token = os.environ.get(TOKEN) or None
-    check_binding(host, token)
+    token, read_token = (os.environ.get(name) or None for name in (TOKEN, READ_TOKEN))
+    check_binding(host, token, read_token)
     from doubtless.data.images import MAX_PIXELS
     from doubtless.server.http.app import create_app
     from doubtless.server.service.decoder import Limits
@@ -78,8 +79,9 @@ def serve(
         audit=audit,
     )
     try:
-        hosts = None if token else LOOPBACK | {host}
-        run(create_app(service, token=token, page=page, hosts=hosts), host=host, port=port)
+        hosts = None if token or read_token else LOOPBACK | {host}
+        app = create_app(service, token=token, read_token=read_token, page=page, hosts=hosts)
+        run(app, host=host, port=port)
     finally:
         service.close()
 

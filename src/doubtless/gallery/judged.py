@@ -18,7 +18,7 @@ from doubtless.gallery.watching import Watch, promise_name, watch
 from doubtless.index.forms import fitting, packed
 
 if TYPE_CHECKING:
-    from doubtless.gallery.review import Review
+    from doubtless.gallery.review import Looked, Review
 
 SHOWN_LABELS = 5
 """Labels of an answer that are kept with it."""
@@ -124,15 +124,24 @@ class Judged(Upkeep):
         """
         return watch(self.judgements, self.judge.promise())
 
-    def review(self, most: int = 20, *, kinds: Iterable[str] | None = None) -> Review:
+    def look_over(self) -> Looked:
+        """The part of `review` that takes a while: its items, each judged by all others."""
+        from doubtless.gallery.review import look_over
+
+        return look_over(self)
+
+    def review(
+        self, most: int = 20, *, kinds: Iterable[str] | None = None, looked: Looked | None = None
+    ) -> Review:
         """What is worth a person's minute, the most telling first: answers, labels of items, near-duplicates.
 
-        most    how many are listed
-        kinds   only these: "answer", "label", "duplicate"
+        most     how many are listed
+        kinds    only these: "answer", "label", "duplicate"
+        looked   what `look_over` has found, of items that have not changed since
         """
         from doubtless.gallery.review import review
 
-        return review(self, most, kinds=kinds)
+        return review(self, most, kinds=kinds, looked=looked)
 
     def accept(self, id: str, label: str, *, who: str | None = None) -> str:
         """What was said to a question of `review`, by its id: feedback on an answer, or an item's label.

@@ -91,31 +91,50 @@ class Review:
         }
 
 
-def review(gallery: Judged, most: int = 20, *, kinds: Iterable[str] | None = None) -> Review:
-    """The first questions about a gallery's answers and items."""
+@dataclass(frozen=True)
+class Looked:
+    """What a look at a gallery's items found, whatever anybody has said to it since."""
+
+    questions: tuple[Question, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def look_over(gallery: Judged, kinds: Iterable[str] = ("label", "duplicate")) -> Looked:
+    """Judges every item by all others, which takes a while: labels that are probably wrong, and near-duplicates."""
+    wanted, notes, questions = set(kinds), [], []
+    if len(gallery) < 2:
+        return Looked()
+    looked_at = some_of(gallery.index.rows, MOST_LOOKED_AT, 0)
+    if "label" in wanted and gallery.judge.calibrated.distribution is None:
+        notes.append("Labels are judged once the gallery is calibrated on them.")
+    elif "label" in wanted:
+        questions += list(doubtful_labels(gallery, looked_at))
+    if "duplicate" in wanted:
+        questions += list(duplicates(gallery, looked_at))
+    if len(looked_at) < len(gallery):
+        notes.append(f"{len(looked_at):,} of {len(gallery):,} items were looked at.")
+    return Looked(tuple(questions), tuple(notes))
+
+
+def review(
+    gallery: Judged, most: int = 20, *, kinds: Iterable[str] | None = None, looked: Looked | None = None
+) -> Review:
+    """The first questions about a gallery's answers and items; `looked`: what `look_over` has found already."""
     wanted = get_args(Kind) if kinds is None else tuple(kinds)
     for kind in wanted:
         if kind not in get_args(Kind):
             raise InputError(f"There is nothing of kind {kind!r} to review{nearest(kind, get_args(Kind))}")
     if most < 1:
         raise InputError(f"At least one question must be asked for, got {most}.")
-    notes, questions = [], []
-    if "answer" in wanted:
-        questions += list(waiting_answers(gallery))
-    if {"label", "duplicate"} & set(wanted) and len(gallery) > 1:
-        looked_at = some_of(gallery.index.rows, MOST_LOOKED_AT, 0)
-        if "label" in wanted and gallery.judge.calibrated.distribution is None:
-            notes.append("Labels are judged once the gallery is calibrated on them.")
-        elif "label" in wanted:
-            questions += list(doubtful_labels(gallery, looked_at))
-        if "duplicate" in wanted:
-            questions += list(duplicates(gallery, looked_at))
-        if len(looked_at) < len(gallery):
-            notes.append(f"{len(looked_at):,} of {len(gallery):,} items were looked at.")
+    if looked is None:
+        of_items = {"label", "duplicate"} & set(wanted)
+        looked = look_over(gallery, of_items) if of_items else Looked()
+    questions = list(waiting_answers(gallery)) if "answer" in wanted else []
+    questions += [one for one in looked.questions if one.kind in wanted]
     checked = gallery.judgements.checked()
     questions = [one for one in questions if (one.id, one.label) not in checked]
     found = {kind: sum(one.kind == kind for one in questions) for kind in wanted}
-    return Review(tuple(_ordered(questions)[:most]), found, tuple(notes))
+    return Review(tuple(_ordered(questions)[:most]), found, looked.notes)
 
 
 def _ordered(questions: list[Question]) -> list[Question]:

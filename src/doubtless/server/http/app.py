@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from importlib import resources
 from typing import Any
 
@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from doubtless.server.http import looking, problems, routes, schemas
+from doubtless.server.http import insight, looking, problems, routes, schemas
 from doubtless.server.http.security import LOOPBACK, Guard
 from doubtless.server.service.service import Service
 from doubtless.version import __version__
@@ -37,18 +37,28 @@ EXTRA_MODELS = (
     schemas.CompareBody,
     schemas.ItemBody,
     schemas.FeedbackBody,
+    schemas.LabelBody,
 )
 
 
 def create_app(
-    service: Service, *, token: str | None = None, page: bool = True, hosts: Collection[str] | None = None
+    service: Service,
+    *,
+    token: str | None = None,
+    read_token: str | None = None,
+    page: bool = True,
+    hosts: Collection[str] | None = None,
+    demo: Sequence[tuple[str, bytes]] | None = None,
 ) -> FastAPI:
     """The application over a service, which it closes when it is shut down.
 
-    token   what callers must know; None: whoever can reach it may ask
-    page    whether the page is served at /
-    hosts   names under which it may be asked; None: without a token those of this machine, with one any
+    token        what callers must know who may do everything
+    read_token   what callers must know who may ask and look; without either token whoever can reach it may do all
+    page         whether the page is served at /
+    hosts        names under which it may be asked; None: without a token those of this machine, with one any
+    demo         it is the demo, with these pictures to ask about: names and PNG files
     """
+    secured = token is not None or read_token is not None
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -65,18 +75,19 @@ def create_app(
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.include_router(routes.build(service))
-    app.include_router(looking.build(service))
+    app.include_router(routes.build(service, demo=demo is not None))
+    app.include_router(looking.build(service, pictures=demo or ()))
+    app.include_router(insight.build(service))
     problems.install(app)
     _add_docs(app)
-    _describe(app, secured=token is not None)
+    _describe(app, secured=secured)
     if page:
         from doubtless.server.page import mount_page
 
         app = mount_page(app, service)
-    if hosts is None and token is None:
+    if hosts is None and not secured:
         hosts = LOOPBACK
-    app.add_middleware(Guard, token=token, hosts=hosts, upload=service.limits.upload)
+    app.add_middleware(Guard, token=token, read_token=read_token, hosts=hosts, upload=service.limits.upload)
     return app
 
 

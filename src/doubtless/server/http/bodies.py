@@ -103,6 +103,12 @@ def described(
     return {"requestBody": {"required": True, "content": content}}
 
 
+def json_body(body: type[BaseModel], *, example: dict[str, Any]) -> dict[str, Any]:
+    """For the OpenAPI document: a request's body is JSON and nothing else."""
+    content = {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}, "example": example}
+    return {"requestBody": {"required": True, "content": {JSON: content}}}
+
+
 def _field(schema: dict[str, Any]) -> dict[str, Any]:
     """A form's field: JSON inside a field is text, and what is missing is left out rather than null."""
     if schema.get("contentMediaType") == JSON or any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -102,14 +103,14 @@ class ExamplesReply(BaseModel):
     pictures: list[ExamplePicture] = Field(description="Of the demo alone.")
 
 
-def build(service: Service, *, pictures: list[tuple[str, bytes]] | None = None) -> APIRouter:
+def build(service: Service, *, pictures: Sequence[tuple[str, bytes]] = ()) -> APIRouter:
     """The routes over a service; `pictures` are names and PNG files of pictures to ask about."""
     router = APIRouter()
     _add_items(router, service)
     _add_labels(router, service)
     _add_about(router, service)
     _add_thumbnail(router, service)
-    _add_examples(router, service, pictures or [])
+    _add_examples(router, service, pictures)
     return router
 
 
@@ -214,7 +215,7 @@ def _add_thumbnail(router: APIRouter, service: Service) -> None:
         return Response(made, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _add_examples(router: APIRouter, service: Service, pictures: list[tuple[str, bytes]]) -> None:
+def _add_examples(router: APIRouter, service: Service, pictures: Sequence[tuple[str, bytes]]) -> None:
     @router.get(
         "/v1/examples",
         summary="A few items with images",

@@ -19,6 +19,8 @@ from doubtless.gallery import Answer
 from doubtless.gallery.together import MOST_PHOTOS
 from doubtless.server.http import bodies, problems, schemas
 from doubtless.server.http.bodies import FORM, JSON
+from doubtless.server.http.looking import ItemSummary
+from doubtless.server.http.rights import may_write, refuse_reader
 from doubtless.server.service.decoder import Picture
 from doubtless.server.service.queue import Query, Question
 from doubtless.server.service.service import Service, answer_of
@@ -36,8 +38,8 @@ SHOWN: dict[int | str, dict[str, Any]] = {
 ItemId = Annotated[str, Path(description="Id of an item.", examples=["shoe-17"], max_length=500)]
 
 
-def build(service: Service) -> APIRouter:
-    """The routes over a service."""
+def build(service: Service, *, demo: bool = False) -> APIRouter:
+    """The routes over a service; `demo`: it is said to be one."""
     router = APIRouter()
     for add in (
         _add_search,
@@ -47,10 +49,11 @@ def build(service: Service) -> APIRouter:
         _add_feedback,
         _add_store,
         _add_by_id,
+        _add_relabel,
         _add_recalibrate,
-        _add_about,
     ):
         add(router, service)
+    _add_about(router, service, demo=demo)
     return router
 
 
@@ -213,6 +216,7 @@ def _add_store(router: APIRouter, service: Service) -> None:
     )
     async def store(request: Request) -> Response:
         """Stores an image, with a copy of it, or an embedding. What is acknowledged is on the disk."""
+        refuse_reader(request)
         service.items.refuse_read_only()
         asked: schemas.ItemForm | schemas.ItemBody
         image, suffix = None, ""
@@ -259,10 +263,31 @@ def _add_by_id(router: APIRouter, service: Service) -> None:
         response_class=Response,
         responses=problems.described(400, 401, 403, 404, 421, 422, 500),
     )
-    def remove(id: ItemId) -> Response:
+    def remove(request: Request, id: ItemId) -> Response:
         """Takes an item out, and the copy of its image that was stored with it."""
+        refuse_reader(request)
         service.remove([id])
         return Response(status_code=204)
+
+
+def _add_relabel(router: APIRouter, service: Service) -> None:
+    @router.post(
+        "/v1/items/{id:path}/label",
+        summary="Say what an item shows",
+        tags=["items"],
+        response_model=ItemSummary,
+        responses=problems.described(*USUAL, 404),
+        openapi_extra=bodies.json_body(schemas.LabelBody, example={"label": "Sneaker"}),
+    )
+    async def relabel(request: Request, id: ItemId) -> Response:
+        """Its image and metadata stay. The label that it has already is taken as confirmed."""
+        refuse_reader(request)
+        service.items.refuse_read_only()
+        bodies.content_type(request, JSON)
+        said = await bodies.read_json(request, schemas.LabelBody)
+        await run_in_threadpool(service.items.relabel, id, said.label)
+        item = await run_in_threadpool(service.items.get, id)
+        return _json(await run_in_threadpool(ItemSummary.of, item, service))
 
 
 def _add_recalibrate(router: APIRouter, service: Service) -> None:
@@ -272,23 +297,29 @@ def _add_recalibrate(router: APIRouter, service: Service) -> None:
         tags=["items"],
         responses=problems.described(400, 401, 403, 421, 422, 500),
     )
-    def recalibrate() -> schemas.RecalibrationReply:
+    def recalibrate(request: Request) -> schemas.RecalibrationReply:
         """Only what changed is searched; questions are answered meanwhile, by what was calibrated before."""
+        refuse_reader(request)
         record = service.recalibrate()
         promise = service.gallery.judge_of().promise()
         return schemas.RecalibrationReply(items=record["items"], promise=promise, **record["recalibrated"])
 
 
-def _add_about(router: APIRouter, service: Service) -> None:
+def _add_about(router: APIRouter, service: Service, *, demo: bool) -> None:
     @router.get(
         "/v1/info",
         summary="What is served",
         tags=["about"],
         responses=problems.described(400, 401, 421, 500),
     )
-    def info() -> schemas.InfoReply:
-        """Index, model, promises of the calibration, drift, limits."""
-        return schemas.InfoReply.model_validate(service.info())
+    def info(request: Request) -> schemas.InfoReply:
+        """Index, model, promises of the calibration, drift, limits, and what this caller may do."""
+        rights = {
+            "may_write": not service.read_only and may_write(request),
+            "may_judge": not service.read_only,
+            "demo": demo,
+        }
+        return schemas.InfoReply.model_validate(service.info() | rights)
 
     @router.get(
         "/v1/status",

@@ -145,6 +145,12 @@ class ItemForm(BaseModel):
     metadata: Json[Metadata | None] | None = None
 
 
+class LabelBody(Strict):
+    """What an item shows."""
+
+    label: Name | None = Field(description="null: nobody knows.")
+
+
 class FeedbackBody(Strict):
     """What someone says of an answer: by its id, or of what an embedding is told now."""
 
@@ -358,6 +364,9 @@ class InfoReply(BaseModel):
     score: str
     model: ModelReply | None
     read_only: bool
+    may_write: bool = Field(description="Whether this caller may add, remove and relabel items.")
+    may_judge: bool = Field(description="Whether this caller may say what it thinks of answers.")
+    demo: bool
     calibrated: bool
     promise: dict[str, Any] | None
     withdrawn: str | None = Field(description="Why what was promised at the calibration holds no longer.")

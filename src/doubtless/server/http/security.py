@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from doubtless.errors import InputError
 from doubtless.server.http import problems
+from doubtless.server.http.rights import MAY_WRITE
 
 OPEN = frozenset({"/healthz"})
 """Answered without a token."""
@@ -31,22 +32,42 @@ BODY_SECONDS = 60.0
 INSIDE = "Something went wrong inside; it has been logged."
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "SAMEORIGIN",
+    "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Permissions-Policy": "camera=(self), microphone=(), geolocation=(), display-capture=(), payment=(), usb=()",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:; "
+        "media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
 }
+"""Of every reply: a browser runs and shows what this server sends, asks nobody else, and frames none of it."""
+SLOWER = 0.25
+"""Seconds between two replies to wrong tokens."""
+LONGEST_WAIT = 5.0
 
 
 class Guard:
     """ASGI middleware around everything that is served."""
 
     def __init__(
-        self, app: ASGIApp, *, token: str | None, hosts: Collection[str] | None, upload: int
+        self,
+        app: ASGIApp,
+        *,
+        token: str | None,
+        hosts: Collection[str] | None,
+        upload: int,
+        read_token: str | None = None,
     ) -> None:
-        """hosts: names under which this server may be asked; None: any."""
+        """hosts: names under which this server may be asked; None: any.
+
+        read_token: what callers must know who may ask and look, and change nothing.
+        """
         self.app, self.upload = app, upload
-        self.token = None if token is None else token.encode()
+        self.token, self.read_token = (None if one is None else one.encode() for one in (token, read_token))
         self.hosts = None if hosts is None else frozenset(hosts)
+        self._next_wrong = 0.0  # when the next wrong token is answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers what is refused, and hands on the rest."""
@@ -63,6 +84,8 @@ class Guard:
         protected = Protected(send)
         if refusal is not None:
             status, detail, headers = refusal
+            if status == 401 and "authorization" in Headers(scope=scope):
+                await self._slow_down()
             await problems.response(status, detail, headers=headers)(scope, receive, protected)
             return
         try:
@@ -79,7 +102,7 @@ class Guard:
             return 421, "This server is not known under the host that was asked for.", {}
         if scope.get("method", "POST") not in SAFE and not _same_origin(headers):
             return 403, "Requests from pages of another origin are not answered.", {}
-        if self.token is not None and scope["path"] not in OPEN and not self._knows(headers):
+        if not self._admits(scope, headers):
             scheme = "Bearer" if scope["path"].startswith("/v1/") else 'Basic realm="doubtless"'
             return 401, "A token is needed: Authorization: Bearer TOKEN.", {"WWW-Authenticate": scheme}
         length = headers.get("content-length", "0")
@@ -89,18 +112,36 @@ class Guard:
             return 413, f"The body has more than the {self.upload:,} bytes that are accepted.", {}
         return None
 
-    def _knows(self, headers: Headers) -> bool:
-        assert self.token is not None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        secret = given.strip().encode(errors="replace")
-        if scheme.lower() == "basic":  # what a browser sends: any user name, the token as password
-            try:
-                secret = base64.b64decode(secret, validate=True).partition(b":")[2]
-            except (binascii.Error, ValueError):
-                return False
-        elif scheme.lower() != "bearer":
+    def _admits(self, scope: Scope, headers: Headers) -> bool:
+        """Whether whoever asks may, and says in the scope whether to write as well."""
+        if (self.token is None and self.read_token is None) or scope["path"] in OPEN:
+            return True
+        secret = _secret(headers)
+        if secret is None:
             return False
-        return hmac.compare_digest(secret, self.token)
+        writes, reads = (
+            one is not None and hmac.compare_digest(secret, one) for one in (self.token, self.read_token)
+        )
+        scope[MAY_WRITE] = writes
+        return writes or reads
+
+    async def _slow_down(self) -> None:
+        """Answers wrong tokens one after the other; nobody else waits."""
+        now = time.monotonic()
+        self._next_wrong = min(max(now, self._next_wrong) + SLOWER, now + LONGEST_WAIT)
+        await asyncio.sleep(self._next_wrong - now)
+
+
+def _secret(headers: Headers) -> bytes | None:
+    """What a caller says to know; None where it says nothing that can be read."""
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    secret = given.strip().encode(errors="replace")
+    if scheme.lower() == "basic":  # what a browser sends: any user name, the token as password
+        try:
+            return base64.b64decode(secret, validate=True).partition(b":")[2]
+        except (binascii.Error, ValueError):
+            return None
+    return secret if scheme.lower() == "bearer" else None
 
 
 def _host_name(host: str) -> str:
@@ -116,8 +157,11 @@ def _host_name(host: str) -> str:
 
 
 def _same_origin(headers: Headers) -> bool:
-    if headers.get("sec-fetch-site", "none") in ("cross-site", "same-site"):
+    site = headers.get("sec-fetch-site", "none")
+    if site in ("cross-site", "same-site"):
         return False
+    if site == "same-origin":  # said by the browser, whatever a policy on referrers made of the origin
+        return True
     origin = headers.get("origin")
     if origin is None:
         return True
@@ -181,15 +225,18 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_binding(host: str, token: str | None) -> None:
+def check_binding(host: str, token: str | None, read_token: str | None = None) -> None:
     """Refuses to serve other machines without a token, and tokens that can be guessed."""
-    if token is None and not is_loopback(host):
+    if token is None and read_token is None and not is_loopback(host):
         raise InputError(
             f"Serving on {host} lets other machines ask; set the environment variable DOUBTLESS_TOKEN to a secret, "
             "or stay on 127.0.0.1."
         )
-    if token is not None and (len(token) < SHORTEST or not token.isascii() or not token.isprintable()):
-        raise InputError(
-            f"DOUBTLESS_TOKEN must be at least {SHORTEST} printable ASCII characters; make one with "
-            "`python -c 'import secrets; print(secrets.token_urlsafe())'`."
-        )
+    for name, value in (("DOUBTLESS_TOKEN", token), ("DOUBTLESS_READ_TOKEN", read_token)):
+        if value is not None and (len(value) < SHORTEST or not value.isascii() or not value.isprintable()):
+            raise InputError(
+                f"{name} must be at least {SHORTEST} printable ASCII characters; make one with "
+                "`python -c 'import secrets; print(secrets.token_urlsafe())'`."
+            )
+    if token is not None and token == read_token:
+        raise InputError("DOUBTLESS_TOKEN and DOUBTLESS_READ_TOKEN must differ: one of them may not write.")

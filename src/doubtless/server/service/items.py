@@ -97,6 +97,16 @@ class Items:
                 with self.shelf.changing(path, id, self._path_of):
                     self.gallery.remove([id])
 
+    def relabel(self, id: str, label: str | None) -> None:
+        """Says what an item shows; that it is what is stored already is remembered, and not asked for again."""
+        self.refuse_read_only()
+        with self.writing:
+            if label is not None and self.get(id).label == label:
+                self.gallery.judgements.check(f"item:{id}", label)
+            else:
+                self.get(id)
+                self.gallery.relabel([id], label)
+
     def has_image(self, path: str | None) -> bool:
         """Whether an item of this path has a file that may be shown; nothing of it is read."""
         return self.image_stamp(path) is not None

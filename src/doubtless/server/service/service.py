@@ -26,6 +26,7 @@ from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_sh
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.judgements import Judgements
+from doubtless.server.service.overview import Overview
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
 from doubtless.server.service.thumbnails import Thumbnails
 from doubtless.version import __version__
@@ -63,6 +64,7 @@ class Service:
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
         self.browse = Browse(gallery, self.items)
         self.thumbnails = Thumbnails(self.limits)
+        self.overview = Overview(gallery)
         self.judgements = Judgements(gallery, read_only=read_only, audit=audit)
         self.engine = Engine(gallery)
         model = self.model
@@ -251,6 +253,7 @@ class Service:
         if self.decoder is not None:
             self.decoder.close()
         self.thumbnails.close()
+        self.overview.close()
         self.batcher.close()
         self.judgements.close()
         with self.items.writing:
