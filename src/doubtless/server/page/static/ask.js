@@ -9,8 +9,8 @@ import { t } from "./texts.js";
 import { card, sentence, trouble, waiting } from "./verdict.js";
 import { why } from "./why.js";
 
-/** Asked together at most; the server says so where it takes fewer. */
-const HITS = 8;
+/** Two rows of pictures on a laptop. */
+const HITS = 10;
 
 export const title = () => t("nav.ask");
 

@@ -5,10 +5,10 @@ import { rate } from "./texts.js";
 
 const WIDTH = 460;
 const HEIGHT = 300;
-const LEFT = 52;
+const LEFT = 66;
 const BOTTOM = 44;
 const TOP = 12;
-const RIGHT = 14;
+const RIGHT = 22;
 
 /** A curve over shares of both axes. `lines`: [{kind, points: [[x, y]], marks}]; `highest`: where the y axis ends. */
 export function chart({ caption, note, across, up, lines, highest = 1, columns, rows, marks = [] }) {

@@ -20,7 +20,7 @@ export async function show(main, route, context) {
     const chosen = (found) => take(found, place);
     fill(sides[place], h("h2", { class: "over" }, words), files[place]
       ? [preview(files[place], signal, words), buttons(chosen, { several: false, words: t("other-photo"), main: false })]
-      : dropField(chosen, { several: false, words: t("drop-one") }));
+      : dropField(chosen, { several: false, invitation: t("drop-one") }));
   }
   function take(found, place) {
     for (const [offset, file] of found.slice(0, 2).entries()) files[(place + offset) % 2] = file;

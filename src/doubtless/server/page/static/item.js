@@ -21,7 +21,7 @@ export async function show(main, route, context) {
     h("div", { class: "ask" }, h("div", { class: "shown" }, picture), body, below));
   let about;
   try {
-    about = await get(addresses.about(id), { k: 12 }, { signal: context.signal });
+    about = await get(addresses.about(id), { k: 10 }, { signal: context.signal });
   } catch (error) {
     if (error.status !== 404) throw error;
     fill(main, trouble(error));
@@ -46,7 +46,7 @@ function draw(below, about, context) {
   const again = () => fill(body, mayWrite(context, () => relabel(about), again));
   again();
   return () => fill(below,
-    h("section", null, h("h2", null, t("neighbours")), about.neighbours.length ? hits(about.neighbours, 12) : h("p", { class: "soft" }, t("no-neighbours"))),
+    h("section", null, h("h2", null, t("neighbours")), about.neighbours.length ? hits(about.neighbours, 10) : h("p", { class: "soft" }, t("no-neighbours"))),
     about.answer ? why(about.answer) : null,
     h("details", { class: "adding" }, h("summary", null, t("relabel")), body),
     about.has_image ? h("p", { class: "row" }, h("a", { class: "button", href: `#/compare?first=${encodeURIComponent(about.id)}` }, t("compare-with"))) : null,

@@ -9,17 +9,23 @@ import { count, moment, percent, rate, t } from "./texts.js";
 export const title = () => t("nav.known");
 
 export async function show(main, route, { signal }) {
-  fill(main, h("h1", null, t("nav.known")), h("p", { class: "soft" }, t("looking")));
-  const [status, curves, info] = await Promise.all([
-    get("/v1/status", {}, { signal }), get("/v1/calibration", {}, { signal }), get("/v1/info", {}, { signal })]);
+  const heading = h("h1", null, t("nav.known"));
+  const standing = h("div", { class: "standing" }, statement("waiting", "…", t("looking"), ""), statement("waiting", "…", t("looking"), ""));
+  fill(main, heading, standing);
+  const [status, info] = await Promise.all([get("/v1/status", {}, { signal }), get("/v1/info", {}, { signal })]);
   if (!status.calibrated) {
-    fill(main, h("h1", null, t("nav.known")), h("section", { class: "verdict abstain" }, h("span", { class: "sign", "aria-hidden": "true" }, "?"),
-      h("h2", { class: "sentence" }, t("known.not-calibrated")), h("p", { class: "reason" }, t("known.not-calibrated.more"), " ", h("code", null, "doubtless calibrate"))));
+    fill(standing, statement("abstain", "?", t("known.not-calibrated"), [t("known.not-calibrated.more"), " ", h("code", null, "doubtless calibrate")]));
     return;
   }
-  fill(main, h("h1", null, t("nav.known")), h("div", { class: "standing" }, promise(status.promise, info), holding(status, info)),
-    h("div", { class: "figures" }, reliability(curves), risk(curves)));
+  fill(standing, promise(status.promise, info), holding(status, info));
+  // Curves take longer, a gallery is asked about itself for them; their places are there at once.
+  const figures = h("div", { class: "figures" }, coming(t("chart.reliability")), coming(t("chart.risk")));
+  main.append(figures);
+  const curves = await get("/v1/calibration", {}, { signal });
+  fill(figures, reliability(curves.reliability), risk(curves.risk_coverage));
 }
+
+const coming = (caption) => h("figure", { class: "coming" }, h("figcaption", null, h("b", null, caption), h("span", null, t("looking"))));
 
 function statement(tone, mark, heading, words, more = null) {
   return h("section", { class: `verdict ${tone}` }, h("span", { class: "sign", "aria-hidden": "true" }, mark),
@@ -61,26 +67,26 @@ function holding({ watch, drift }, info) {
     h("ul", { class: "reason lines" }, lines.map((line) => h("li", null, line))));
 }
 
-function reliability({ reliability: curve }) {
-  if (!curve) return null;
-  const points = curve.x.map((x, place) => [x, curve.y[place]]);
+function reliability(found) {
+  if (!found) return null;
+  const points = found.points.map((one) => [one.probability, one.right]);
   return chart({
     caption: t("chart.reliability"), note: t("chart.reliability.note"), across: t("chart.said"), up: t("chart.true"),
     lines: [{ kind: "ideal", points: [[0, 0], [1, 1]] }, { kind: "own", points, marks: true }],
-    columns: { words: t("chart.table"), names: [t("chart.said"), t("chart.true")] },
-    rows: points.map(([x, y]) => [rate(x), rate(y)]),
+    columns: { words: t("chart.table"), names: [t("chart.said"), t("chart.true"), t("chart.share")] },
+    rows: found.points.map((one) => [rate(one.probability), rate(one.right), rate(one.share)]),
   });
 }
 
-function risk({ risk_coverage: curve, promise: given }) {
-  if (!curve) return null;
-  const points = curve.x.map((x, place) => [x, curve.y[place]]);
+function risk(found) {
+  if (!found) return null;
+  const points = found.points.map((one) => [one.coverage, one.wrong]);
   const highest = Math.max(0.05, Math.ceil(20 * Math.max(...points.map((one) => one[1]))) / 20);
+  const at = found.promised && found.promised.wrong !== null ? [[found.promised.coverage, found.promised.wrong]] : [];
   return chart({
-    caption: t("chart.risk"), note: t("chart.risk.note"), across: t("chart.answered"), up: t("chart.wrong"), highest,
-    lines: [{ kind: "own", points: thinned(points) }], marks: given ? [] : [],
+    caption: t("chart.risk"), note: t(at.length ? "chart.risk.note-at" : "chart.risk.note"), across: t("chart.answered"), up: t("chart.wrong"), highest,
+    lines: [{ kind: "own", points: thinned(points) }], marks: at,
     columns: { words: t("chart.table"), names: [t("chart.answered"), t("chart.wrong")] },
     rows: thinned(points, 12).map(([x, y]) => [rate(x), rate(y)]),
   });
 }
-

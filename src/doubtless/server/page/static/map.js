@@ -8,7 +8,6 @@ import { itemAddress, labelOf, thumbnail } from "./pictures.js";
 import { count, number, percent, t } from "./texts.js";
 
 const WIDTH = 900;
-const HEIGHT = 560;
 const MARGIN = 22;
 const SMALL = 3.2;
 const LARGE = 10;
@@ -22,7 +21,7 @@ export const title = () => t("nav.map");
 export async function show(main, route, { signal }) {
   const said = h("p", { class: "soft" }, t("map.drawing"));
   const plane = h("div", { class: "plane" });
-  const tools = h("div", { class: "filters" });
+  const tools = h("div", { class: "filters picking" });
   fill(main, h("h1", null, t("nav.map")), said, tools, plane);
   const found = await get("/v1/map", {}, { signal });
   if (found.points.length < 2) {
@@ -61,12 +60,13 @@ class Drawing {
     this.plane = plane;
     this.labels = [...new Set(points.map((point) => point.label))].sort((one, other) => String(one).localeCompare(String(other)));
     this.places = new Map(this.labels.map((label, place) => [label, place]));
-    this.points = points.map((point) => ({ ...point, ...spot(point) }));
+    this.height = (WIDTH * plane.clientHeight) / plane.clientWidth;
+    this.points = placed(points, this.height);
     const sizes = radii(points.map((point) => point.doubt ?? 0));
     this.dots = this.points.map((point, place) => this.dot(point, sizes[place]));
     // Small dots lie over large ones, or they could not be pointed at.
     const order = [...this.dots.keys()].sort((one, other) => sizes[other] - sizes[one]);
-    this.svg = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, tabindex: "0", role: "application", "aria-roledescription": t("nav.map"), "aria-label": t("map.keys") },
+    this.svg = s("svg", { viewBox: `0 0 ${WIDTH} ${this.height.toFixed(1)}`, tabindex: "0", role: "application", "aria-roledescription": t("nav.map"), "aria-label": t("map.keys") },
       s("g", { class: "dots" }, order.map((place) => this.dots[place])));
     this.card = h("div", { class: "map-card", "aria-live": "polite" });
     this.card.hidden = true;
@@ -125,13 +125,12 @@ class Drawing {
   }
 
   nearest(event) {
-    const box = this.svg.getBoundingClientRect();
-    const left = ((event.clientX - box.left) / box.width) * WIDTH;
-    const top = ((event.clientY - box.top) / box.height) * HEIGHT;
+    const onto = this.svg.getScreenCTM().inverse();
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(onto);
     let best = -1;
-    let least = (REACH * WIDTH) / Math.max(box.width, 1);
+    let least = REACH * onto.a;
     for (const place of this.candidates()) {
-      const far = Math.hypot(this.points[place].left - left, this.points[place].top - top);
+      const far = Math.hypot(this.points[place].left - x, this.points[place].top - y);
       if (far < least) [best, least] = [place, far];
     }
     return best;
@@ -147,10 +146,12 @@ class Drawing {
     this.dots[place].classList.add("chosen");
     fill(this.card, thumbnail(point, 96), h("span", null, h("b", null, labelOf(point)), h("small", null, this.doubt(point)), h("small", null, point.id)));
     // Beside the dot, on the side where there is room.
-    const [x, y] = [point.left / WIDTH, point.top / HEIGHT];
-    this.card.style.setProperty("--x", `${100 * x}%`);
-    this.card.style.setProperty("--y", `${100 * y}%`);
-    this.card.className = `map-card ${x > 0.5 ? "to-left" : "to-right"} ${y > 0.5 ? "above" : "below-it"}`;
+    const box = this.plane.getBoundingClientRect();
+    const at = new DOMPoint(point.left, point.top).matrixTransform(this.svg.getScreenCTM());
+    const [x, y] = [at.x - box.left, at.y - box.top];
+    this.card.style.setProperty("--x", `${x}px`);
+    this.card.style.setProperty("--y", `${y}px`);
+    this.card.className = `map-card ${x > box.width / 2 ? "to-left" : "to-right"} ${y > box.height / 2 ? "above" : "below-it"}`;
   }
 
   doubt(point) {
@@ -167,7 +168,15 @@ class Drawing {
   }
 }
 
-const spot = (point) => ({ left: MARGIN + point.x * (WIDTH - 2 * MARGIN), top: MARGIN + point.y * (HEIGHT - 2 * MARGIN) });
+/** Points in the drawing: as large as it allows, one scale for both directions, so that near stays near. */
+function placed(points, height) {
+  const [left, right] = [Math.min(...points.map((one) => one.x)), Math.max(...points.map((one) => one.x))];
+  const [top, bottom] = [Math.min(...points.map((one) => one.y)), Math.max(...points.map((one) => one.y))];
+  const scale = Math.min((WIDTH - 2 * MARGIN) / Math.max(right - left, 1e-9), (height - 2 * MARGIN) / Math.max(bottom - top, 1e-9));
+  return points.map((point) => ({
+    ...point, left: WIDTH / 2 + (point.x - (left + right) / 2) * scale, top: height / 2 + (point.y - (top + bottom) / 2) * scale,
+  }));
+}
 
 /** By rank, so that one outlier does not make all others small. */
 function radii(doubts) {

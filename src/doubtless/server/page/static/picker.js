@@ -31,8 +31,7 @@ export function buttons(chosen, { several = true, words = t("choose"), main = tr
 
 /** The large field of an empty view. */
 export function dropField(chosen, options = {}) {
-  const field = h("div", { class: "drop" }, h("p", null, options.words ?? t("drop")), buttons(chosen, options));
-  return field;
+  return h("div", { class: "drop" }, h("p", null, options.invitation ?? t("drop")), buttons(chosen, options));
 }
 
 /** Takes what is dropped or pasted anywhere while a view is shown; `signal` ends it. */

@@ -57,7 +57,7 @@ function share(hit) {
   if (hit.probability === null || hit.probability === undefined) {
     return h("span", { class: "share" }, t("score", { score: number(hit.score) }));
   }
-  const kind = hit.probability >= 0.8 ? "high" : hit.probability >= 0.4 ? "middle" : "low";
+  const kind = hit.probability >= 0.5 ? "likely" : "unlikely";
   const width = `${(100 * hit.probability).toFixed(1)}%`;
   return h("span", { class: `share ${kind}` }, h("span", { class: "bar", "aria-hidden": "true" }, h("i", { css: { "--share": width } })),
     h("span", null, percent(hit.probability, true)));

@@ -8,12 +8,14 @@ import { itemAddress, labelOf, thumbnail, tile } from "./pictures.js";
 import { count, parts, percent, t } from "./texts.js";
 import { mayWrite, outcome, written } from "./writing.js";
 
+const LEAST = 18;
+
 export const title = () => t("nav.review");
 
 export async function show(main, route, context) {
   const body = h("div", null, h("p", { class: "soft" }, t("review.looking")));
   fill(main, h("h1", null, t("nav.review")), h("p", { class: "lead" }, t("review.lead")), body);
-  const found = await get("/v1/review", { limit: 60 }, { signal: context.signal });
+  const found = await get("/v1/review", { limit: 24 }, { signal: context.signal });
   const key = h("div");
   const draw = () => {
     fill(key, context.info.may_write ? null : mayWrite(context, () => null, draw));
@@ -34,7 +36,7 @@ function section(kind, found, context) {
 
 function question(one, context) {
   const said = outcome();
-  const face = (item) => h("a", { href: itemAddress(item.id), title: item.id }, thumbnail(item, 192, labelOf(item)), h("span", { class: "caption" }, labelOf(item)));
+  const face = (item) => h("a", { href: itemAddress(item.id), title: item.id }, thumbnail(item, 192, labelOf(item)), one.kind === "duplicate" ? h("span", { class: "caption" }, labelOf(item)) : null);
   const drawn = one.image ? h("span", { class: "frame" }, h("img", { src: one.image, alt: t("photo", { number: 1 }) })) : h("span", { class: "frame no-picture" }, t("no-picture"));
   const faces = one.kind === "answer" ? h("span", null, drawn) : [face(one.item), one.other ? face(one.other) : null];
   const may = one.kind === "answer" ? context.info.may_judge : context.info.may_write;
@@ -62,17 +64,17 @@ function actions(one, said) {
   const feed = (body) => written(said, () => post("/v1/feedback", { answer: one.answer, who: "page", ...body }), () => t("kept"));
   const say = one.kind === "answer" ? (label) => feed({ label }) : (label) => keep(label);
   const box = combobox({ caption: t("it-is"), hidden: true, placeholder: t("it-is"), chosen: (label) => label && say(label) });
-  const rest = [box.element, named(box, t("say-so"), say)];
+  const rest = h("details", { class: "plain" }, h("summary", null, t("something-else")), h("div", { class: "row" }, box.element, named(box, t("say-so"), say)));
   if (one.kind === "answer") {
-    return h("div", { class: "row" }, one.label === null ? null : [button(t("right"), () => feed({ said: "right" })), button(t("wrong"), () => feed({ said: "wrong" }))], rest);
+    return h("div", null, h("div", { class: "row" }, one.label === null ? null : [button(t("right"), () => feed({ said: "right" })), button(t("wrong"), () => feed({ said: "wrong" }))]), rest);
   }
   const others = one.options.filter((option) => option.label !== one.label);
-  return h("div", { class: "row" }, one.label === null ? null : button(t(one.kind === "duplicate" ? "review.leave" : "review.is-right", { label: one.label }), () => keep(one.label)),
-    others.map((option) => button(t("review.rather", { label: option.label }), () => keep(option.label))), one.kind === "label" ? rest : null);
+  return h("div", null, h("div", { class: "row" }, one.label === null ? null : button(t(one.kind === "duplicate" ? "review.leave" : "review.is-right", { label: one.label }), () => keep(one.label)),
+    others.map((option) => button(t("review.rather", { label: option.label }), () => keep(option.label)))), one.kind === "label" ? rest : null);
 }
 
 function least(found) {
-  const shown = found.least_certain;
+  const shown = found.least_certain.slice(0, LEAST);
   if (!shown.length) return null;
   const what = found.by === "probability" ? (one) => t("doubt-of", { share: percent(one.doubt, true) }) : () => null;
   return h("section", null, h("h2", null, t("review.least")), h("p", { class: "soft" }, t("review.least.more")),

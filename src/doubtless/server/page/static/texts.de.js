@@ -202,6 +202,7 @@ export default {
   "review.is-right": "{label} stimmt",
   "review.leave": "{label} lassen",
   "review.rather": "In {label} ändern",
+  "something-else": "Etwas anderes",
   "review.least": "Am wenigsten sicher",
   "review.least.more": "Nach ihnen gefragt, ohne sie selbst, wird hier am meisten gezweifelt.",
 
@@ -253,6 +254,8 @@ export default {
   "chart.true": "zugetroffen",
   "chart.risk": "Was kosten mehr Antworten?",
   "chart.risk.note": "Wer nur Sicheres beantwortet, macht weniger Fehler.",
+  "chart.risk.note-at": "Wer nur Sicheres beantwortet, macht weniger Fehler. Am Punkt wird jetzt geantwortet.",
+  "chart.share": "aller Fragen",
   "chart.answered": "beantwortet",
   "chart.wrong": "davon falsch",
   "chart.table": "In Zahlen",

@@ -202,6 +202,7 @@ export default {
   "review.is-right": "{label} is right",
   "review.leave": "Leave {label}",
   "review.rather": "Change to {label}",
+  "something-else": "Something else",
   "review.least": "Least certain",
   "review.least.more": "Asked about without themselves, these are doubted most.",
 
@@ -253,6 +254,8 @@ export default {
   "chart.true": "came true",
   "chart.risk": "What do more answers cost?",
   "chart.risk.note": "Answering only what is sure makes fewer mistakes.",
+  "chart.risk.note-at": "Answering only what is sure makes fewer mistakes. The dot is where it answers now.",
+  "chart.share": "of all questions",
   "chart.answered": "answered",
   "chart.wrong": "of these wrong",
   "chart.table": "In numbers",

@@ -9,8 +9,8 @@ const locale = (navigator.languages ?? [navigator.language]).find((one) => one.s
 const { default: words } = await import(`./texts.${language}.js`);
 const plural = new Intl.PluralRules(locale);
 const whole = new Intl.NumberFormat(locale);
-const or = new Intl.ListFormat(language, { type: "disjunction" });
-const and = new Intl.ListFormat(language, { type: "conjunction" });
+const or = new Intl.ListFormat(locale, { type: "disjunction" });
+const and = new Intl.ListFormat(locale, { type: "conjunction" });
 
 /** What stands under a name, with `{places}` filled in; `count` chooses between `name.one` and `name.other`. */
 export function t(name, values = {}) {
