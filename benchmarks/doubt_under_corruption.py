@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from corruptions import GREY, blur, noise, occlude
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
@@ -38,7 +39,6 @@ from doubtless.gallery import Gallery
 from doubtless.index.folder import FolderIndex
 from doubtless.runs import Run, open_run_data
 from doubtless.runs.doubt import Reader, fit_run_doubt
-from doubtless.server.page.question import GREY, blur, noise, occlude
 
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 IMAGES = 100

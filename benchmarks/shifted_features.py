@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import torch
+from corruptions import blur
 from frozen_features import SOURCES, WEIGHTS, Features, chosen
 from PIL import Image
 from torch import Tensor
@@ -23,7 +24,6 @@ from doubtless.data import open_source
 from doubtless.data.prepare import Preparation
 from doubtless.data.source import locate
 from doubtless.models import Encoder
-from doubtless.server.page.question import blur
 
 MOST = {"blur": 2_500, "camera": 2_500, "copy": 400}
 """Photos of test classes that each is made of; few copies are wanted."""

@@ -17,7 +17,7 @@ ASKING = (
     "runs.evaluation",
     "methods.lam_online",
 )
-SLOW = {"lightning", "torchvision", "timm", "pytorch_metric_learning", "sklearn", "gradio"}
+SLOW = {"lightning", "torchvision", "timm", "pytorch_metric_learning", "sklearn"}
 
 
 def test_asking_a_model_imports_nothing_that_only_training_needs() -> None:
@@ -40,7 +40,6 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "fastapi",
         "starlette",
         "uvicorn",
-        "gradio",
         "pyarrow",
         "ray",
         "onnx",

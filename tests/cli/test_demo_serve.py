@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from typer.testing import CliRunner
 
 from doubtless.cli import app
@@ -14,8 +17,7 @@ from doubtless.cli.demo import KEPT_OUT, ask_about, five_of, make_gallery, some_
 from doubtless.data import open_source
 from doubtless.gallery import Gallery
 from doubtless.runs import Run
-from doubtless.server.page.question import bytes_of
-from doubtless.server.service.decoder import Limits
+from doubtless.server.http.app import create_app
 from doubtless.server.service.service import Service
 
 
@@ -34,12 +36,32 @@ def test_the_gallery_is_the_test_part_without_what_is_asked(finished: Run) -> No
     assert [name for name, _ in made.examples] == ["0", "1", "2", "3", "4", "5", "0", "1", "2", "3"]
     assert "%" in made.promise
     with Service.open(made.index, read_only=True) as service:
-        asked = [bytes_of(address, Limits()) for _, address in made.examples]
-        answers = service.answer_images(asked)
+        answers = service.answer_images([picture for _, picture in made.examples])
         # a picture that was kept out has no twin in the gallery
         assert all(answer.hits[0].score < 1 - 1e-6 for answer in answers)
         assert service.image_of(answers[0].hits[0].id).media_type == "image/png"
     assert make_gallery(finished) == made, "what is there is taken as it is"
+
+
+def test_the_demo_says_that_it_is_one_and_shows_what_to_ask(finished: Run) -> None:
+    made = make_gallery(finished)
+
+    async def talk(app: FastAPI) -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            addresses = ("/v1/info", "/v1/examples", "/v1/examples/9/image", "/v1/examples/10/image")
+            return [await client.get(address) for address in addresses]
+
+    with Service.open(made.index, read_only=True) as service:
+        info, examples, last, beyond = asyncio.run(talk(create_app(service, demo=made.examples)))
+        assert info.json()["demo"] is True
+        assert not asyncio.run(talk(create_app(service)))[0].json()["demo"]
+    told = examples.json()
+    assert [one["name"] for one in told["pictures"]] == [name for name, _ in made.examples]
+    assert told["pictures"][9]["image"] == "/v1/examples/9/image"
+    assert len(told["items"]) == 6
+    assert (last.headers["content-type"], last.content) == ("image/png", made.examples[9][1])
+    assert beyond.status_code == 404
 
 
 def test_some_of_each_are_the_first_of_every_class() -> None:

@@ -1,8 +1,7 @@
-"""What callers say of answers over HTTP and on the page, and what the service makes of it."""
+"""What callers say of answers over HTTP, and what the service makes of it."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ from typer.testing import CliRunner
 
 from doubtless.cli import app
 from doubtless.gallery import Gallery
-from doubtless.server.page.question import Asking
-from doubtless.server.page.thumbnails import Thumbnails
 from doubtless.server.service.service import Service
 from tests.ingest.pictures import png, tiny_images
 from tests.server.asking import asked, check_problem, send
@@ -117,10 +114,24 @@ def test_what_was_drawn_is_kept_with_its_picture_and_judged_after_a_restart(
         assert reply.status_code == 201, reply.text
 
 
-def test_the_page_keeps_what_a_visitor_says(service: Service, picture: bytes) -> None:
-    asking = Asking(service, Thumbnails(service))
-    address = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
-    view = asking.view(asking.chosen(address), {}, confidence=0.9, first=True)
-    assert asking.judge(view.answer, "right", "").startswith("Kept: right")
-    assert asking.judge(view.answer, None, " class-3 ").endswith("it shows class-3.")
-    assert [entry.who for entry in service.gallery.judgements.entries()] == ["page", "page"]
+def test_a_trial_is_answered_alike_and_neither_counted_nor_kept(auditing: Service, picture: bytes) -> None:
+    async def talk(client: httpx.AsyncClient) -> list[httpx.Response]:
+        files = {"image": picture}
+        tried = await client.post("/v1/search", files=files, data={"trial": "true", "k": "3"})
+        located = (await client.post("/v1/embed", files=files)).json()["location"]
+        more = [
+            await client.post("/v1/search", json={"embedding": {"location": located}, "trial": True}),
+            await client.post("/v1/together", files=[("image", picture)] * 2, data={"trial": "true"}),
+            await client.post(
+                "/v1/compare", files={"first": picture, "second": picture}, data={"trial": "1"}
+            ),
+        ]
+        return [tried, *more, await client.post("/v1/search", files=files, data={"k": "3"})]
+
+    *tried, real = asked(auditing, talk)
+    assert [one.status_code for one in (*tried, real)] == [200] * 5
+    assert tried[0].json() == real.json()
+    auditing.judgements.close()
+    kept = auditing.gallery.judgements.answers()
+    assert [shown.id for shown, _ in kept] == [real.json()["id"]]
+    assert auditing.gallery.judgements.given(auditing.gallery.promise_name()) <= 1

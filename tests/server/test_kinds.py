@@ -12,7 +12,6 @@ from PIL import Image, features
 
 from doubtless.data import images
 from doubtless.data.images import KINDS, uploaded_kinds
-from doubtless.server.page.layout import _picker
 from doubtless.server.service import decoder
 from doubtless.server.service.decoder import Limits, decode
 from doubtless.server.service.errors import ImageError, LargeImageError, UnsupportedImageError
@@ -115,10 +114,9 @@ def test_what_is_taken_is_what_galleries_read_less_tiff_and_ppm(monkeypatch: pyt
     assert "HEIF" in uploaded_kinds.__wrapped__()
 
 
-def test_the_page_and_the_documentation_name_them() -> None:
-    page = _picker([])
+def test_the_service_and_the_documentation_name_them(service: Service) -> None:
+    accepts = send(service, "GET", "/v1/info").json()["accepts"]
     said = (Path(__file__).parents[2] / "docs" / "serving.md").read_text()
     for kind in uploaded_kinds().values():
-        assert kind.name in page
-        assert kind.media_type in page
+        assert {kind.media_type, *kind.suffixes} <= set(accepts)
         assert kind.name in said

@@ -7,6 +7,7 @@ them. Some are kept out to be asked about, and handwritten digits with them, whi
 
 from __future__ import annotations
 
+import io
 import socket
 import tempfile
 import threading
@@ -48,8 +49,8 @@ class DemoGallery:
     """An index ready to be served, and pictures to ask it about."""
 
     index: Path
-    examples: list[tuple[str, str]]
-    """Names and ``data:`` addresses."""
+    examples: list[tuple[str, bytes]]
+    """Names and PNG files."""
     promise: str
     """What the calibration promises, a sentence."""
     kept_out: list[int]
@@ -161,17 +162,20 @@ def _write_images(folder: Path, source: Source, rows: Sequence[int]) -> None:
 
 
 def _write_image(file: Path, image: Tensor) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(_png(image))
+
+
+def _png(image: Tensor) -> bytes:
     from PIL import Image
 
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pixels = image.permute(1, 2, 0).numpy()
-    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file)
+    pixels, file = image.permute(1, 2, 0).numpy(), io.BytesIO()
+    Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).save(file, "PNG")
+    return file.getvalue()
 
 
-def _example(source: Source, row: int) -> tuple[str, str]:
-    from doubtless.server.page.thumbnails import picture_address
-
-    return source.label_names[int(source.labels[row])], picture_address(source.image(row))
+def _example(source: Source, row: int) -> tuple[str, bytes]:
+    return source.label_names[int(source.labels[row])], _png(source.image(row))
 
 
 HOST = "127.0.0.1"
@@ -215,7 +219,7 @@ def demo(
             raise InputError("--json and --csv print and end; --serve goes on. Give one of the two.")
         from doubtless.cli.serve import refuse_without_extra
 
-        refuse_without_extra(page=True)  # before the training, not after it
+        refuse_without_extra()  # before the training, not after it
     if serve and out is not None and Run(out).is_finished:
         _serve(Run.open(out), port=port, browser=browser)
         return
@@ -273,14 +277,13 @@ def _serve(run: Run, *, port: int, browser: bool) -> None:
     from doubtless.cli.serve import run as serve_app
     from doubtless.progress import spinner
     from doubtless.server.http.app import create_app
-    from doubtless.server.page import mount_page
     from doubtless.server.service.service import Service
 
     with spinner("indexing and calibrating the test images"):
         gallery = make_gallery(run)
     typer.echo(gallery.promise)
     with Service.open(gallery.index, read_only=True) as service:
-        app = mount_page(create_app(service, page=False), service, examples=gallery.examples)
+        app = create_app(service, demo=gallery.examples)
         port = port or _free_port()
         if browser:
             threading.Thread(target=_open_browser, args=(port,), daemon=True).start()

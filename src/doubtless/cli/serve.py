@@ -59,7 +59,7 @@ def serve(
     """
     from doubtless.server.http.security import LOOPBACK, check_binding
 
-    refuse_without_extra(page)
+    refuse_without_extra()
     token, read_token = (os.environ.get(name) or None for name in (TOKEN, READ_TOKEN))
     check_binding(host, token, read_token)
     from doubtless.data.images import MAX_PIXELS
@@ -99,12 +99,6 @@ def run(app: Any, *, host: str, port: int) -> None:
                     shown = f"[{name}]" if ":" in name else name
                     typer.echo(f"doubtless: serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)")
 
-        async def shutdown(self, sockets: Any = None) -> None:
-            stop_page = getattr(app.state, "stop_page", None)
-            if stop_page is not None:
-                stop_page()  # an open page's streams never end by themselves
-            await super().shutdown(sockets)
-
     config = uvicorn.Config(
         app,
         host=host,
@@ -122,11 +116,11 @@ def run(app: Any, *, host: str, port: int) -> None:
         return
 
 
-def refuse_without_extra(page: bool) -> None:
+def refuse_without_extra() -> None:
     """Says what must be installed before anything can be served."""
     from importlib.util import find_spec
 
-    needed = ["fastapi", "uvicorn", "python_multipart", *(["gradio"] if page else [])]
+    needed = ["fastapi", "uvicorn", "python_multipart"]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(

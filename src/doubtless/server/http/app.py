@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from importlib import resources
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
 
-from doubtless.server.http import insight, looking, problems, routes, schemas
+from doubtless.server.http import insight, looking, problems, routes, schemas, static
 from doubtless.server.http.security import LOOPBACK, Guard
 from doubtless.server.service.service import Service
 from doubtless.version import __version__
@@ -23,17 +20,10 @@ ABOUT = """Image retrieval that knows when it does not know.
 Every answer carries a decision (`answer`, `abstain`, `not-in-gallery`), the probability of every hit, and what it
 cannot promise. Errors are problem documents (RFC 9457)."""
 
-ASSETS = {
-    "/docs": ("docs.html", "text/html"),
-    "/docs/docs.js": ("docs.js", "text/javascript"),
-    "/docs/docs.css": ("docs.css", "text/css"),
-}
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' blob: data:"
-)
 EXTRA_MODELS = (
     problems.Problem,
     schemas.SearchBody,
+    schemas.TogetherBody,
     schemas.CompareBody,
     schemas.ItemBody,
     schemas.FeedbackBody,
@@ -79,29 +69,12 @@ def create_app(
     app.include_router(looking.build(service, pictures=demo or ()))
     app.include_router(insight.build(service))
     problems.install(app)
-    _add_docs(app)
     _describe(app, secured=secured)
-    if page:
-        from doubtless.server.page import mount_page
-
-        app = mount_page(app, service)
+    static.add(app, static.docs() | (static.page() if page else {}))
     if hosts is None and not secured:
         hosts = LOOPBACK
     app.add_middleware(Guard, token=token, read_token=read_token, hosts=hosts, upload=service.limits.upload)
     return app
-
-
-def _add_docs(app: FastAPI) -> None:
-    """A page that renders the OpenAPI document and tries it out; everything it needs is in the package."""
-    folder = resources.files("doubtless.server") / "docs"
-    for address, (name, media_type) in ASSETS.items():
-        body = (folder / name).read_bytes()
-
-        app.add_route(address, _asset(body, media_type), include_in_schema=False)
-
-
-def _asset(body: bytes, media_type: str) -> Callable[[Request], Response]:
-    return lambda _: Response(body, media_type=media_type, headers={"Content-Security-Policy": POLICY})
 
 
 def _describe(app: FastAPI, *, secured: bool) -> None:

@@ -367,6 +367,7 @@ class InfoReply(BaseModel):
     may_write: bool = Field(description="Whether this caller may add, remove and relabel items.")
     may_judge: bool = Field(description="Whether this caller may say what it thinks of answers.")
     demo: bool
+    accepts: list[str] = Field(description="Images that are taken: media types, and ends of files' names.")
     calibrated: bool
     promise: dict[str, Any] | None
     withdrawn: str | None = Field(description="Why what was promised at the calibration holds no longer.")

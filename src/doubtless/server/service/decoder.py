@@ -117,6 +117,15 @@ def accepted_names() -> list[str]:
     return [kind.name for kind in uploaded_kinds().values()]
 
 
+def accepted_files() -> list[str]:
+    """The same for whoever chooses a file: media types, and ends of names.
+
+    >>> accepted_files()[:3]
+    ['image/jpeg', '.jpg', '.jpeg']
+    """
+    return [end for kind in uploaded_kinds().values() for end in (kind.media_type, *kind.suffixes)]
+
+
 def _unsupported(data: bytes) -> UnsupportedImageError:
     if is_heic(data) and "HEIF" not in uploaded_kinds():
         return UnsupportedImageError(

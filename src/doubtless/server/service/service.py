@@ -22,7 +22,7 @@ from doubtless.gallery import Answer, Gallery, PairAnswer, Queries
 from doubtless.runs.data import image_size
 from doubtless.runs.model import Model
 from doubtless.server.service.browse import Browse
-from doubtless.server.service.decoder import Decoder, Limits, Picture, refuse_shape
+from doubtless.server.service.decoder import Decoder, Limits, Picture, accepted_files, refuse_shape
 from doubtless.server.service.drift import Drift
 from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.judgements import Judgements
@@ -237,6 +237,7 @@ class Service:
             "version": __version__,
             "model": model,
             "read_only": self.read_only,
+            "accepts": accepted_files(),
             "drift": None if self.drift is None else asdict(self.drift.state),
             "limits": asdict(self.limits),
             "batching": asdict(batcher.settings) | {"batches": batcher.batches, "queries": batcher.items},
