@@ -40,9 +40,9 @@ class Asking {
       dropField((files) => this.ask(files)), examples, outcomes()));
     const found = await get("/v1/examples", { limit: 8 }, { signal }).catch(() => null);
     if (!found || signal.aborted || !examples.isConnected) return;
-    const own = found.pictures.map((one, number) => this.example(
+    const own = found.pictures.map((one) => this.example(
       h("span", { class: "frame" }, h("img", { src: one.image, alt: "", width: 96, height: 96, class: "sharp" })),
-      t("example", { number: number + 1 }), async () => this.ask([await picture(one.image)], { trial: true })));
+      t("example", { name: one.name }), async () => this.ask([await picture(one.image)], { trial: true })));
     const held = found.pictures.length ? [] : found.items.map((item) => this.example(
       thumbnail(item, 192), t("example-of", { label: item.label ?? item.id }), () => this.askItem(item)));
     if (own.length + held.length === 0) return;
@@ -83,26 +83,32 @@ class Asking {
     }
   }
 
-  /** Photos on the left, and room for the verdict; everything below comes with the answer. */
+  /** Photos, and room for the verdict; everything else comes with the answer, so that nothing has to make way. */
   begin(photos) {
     this.asked += 1;
     this.verdict = h("div", { class: "told" }, waiting());
+    this.again = h("div", { class: "again" });
     this.below = h("div", { class: "below" });
     const several = photos.length > 1;
-    const again = h("div", { class: "again" }, buttons((files) => this.ask(files), { words: t("new-photo") }),
-      this.photos.length && !this.trial ? buttons((files) => this.ask(files, { more: true }), { words: t("more-photos"), main: false }) : null,
-      button(t("start-over"), () => this.welcome(), { class: "quiet" }));
     fill(this.main, h("div", { class: "ask" },
       h("div", { class: "shown" }, h("div", { class: several ? "photos several" : "photos" }, photos,
-        several ? h("p", { class: "soft" }, t("together", { count: photos.length })) : null), again),
+        several ? h("p", { class: "soft" }, t("together", { count: photos.length })) : null), this.again),
       this.verdict, this.below));
     window.scrollTo(0, 0);
     return this.asked;
   }
 
+  /** What can be done next. */
+  next() {
+    fill(this.again, buttons((files) => this.ask(files), { words: t("new-photo") }),
+      this.photos.length && !this.trial ? buttons((files) => this.ask(files, { more: true }), { words: t("more-photos"), main: false }) : null,
+      button(t("start-over"), () => this.welcome(), { class: "quiet" }));
+  }
+
   answered(answer, { photo = null, note = null }) {
     const spoken = h("p", null, sentence(answer).nodes).textContent;
     fill(this.verdict, card(answer), note ? h("p", { class: "soft" }, note) : null);
+    this.next();
     fill(this.below, photo && !this.trial ? judging(answer, photo, this.context) : null,
       answer.hits.length ? h("section", null, h("h2", null, t("nearest")), hits(answer.hits, HITS)) : null, why(answer));
     announce(spoken);
@@ -112,6 +118,7 @@ class Asking {
     if (error.name === "AbortError" || mine !== this.asked) return;
     if (error.status === undefined) throw error;
     fill(this.verdict, trouble(error));
+    this.next();
     announce(this.verdict.textContent);
   }
 }

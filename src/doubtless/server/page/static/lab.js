@@ -38,7 +38,7 @@ class Lab {
   }
 
   draw(found) {
-    const faces = found.pictures.map((one, place) => h("li", null, h("button", { type: "button", "aria-label": t("example", { number: place + 1 }), on: { click: async () => this.take(await picture(one.image)) } },
+    const faces = found.pictures.map((one) => h("li", null, h("button", { type: "button", "aria-label": t("example", { name: one.name }), on: { click: async () => this.take(await picture(one.image)) } },
       h("span", { class: "frame" }, h("img", { src: one.image, alt: "", width: 96, height: 96, class: "sharp" })))));
     fill(this.main, h("h1", null, t("nav.lab")), h("p", { class: "lead" }, t("lab.lead")), h("div", { class: "ask lab" },
       h("div", { class: "shown" }, h("div", { class: "photos" }, h("span", { class: "photo" }, this.canvas)), h("div", { class: "again moving" }, KINDS.map((kind) => h("label", { class: "slider" }, h("span", null, t(`lab.${kind}`)), this.shown[kind], this.sliders[kind])),

@@ -27,7 +27,7 @@ export default {
   "camera": "Foto aufnehmen",
   "try": "Oder versuchen Sie eines von diesen; die Galerie kennt sie nicht",
   "try-items": "Oder sehen Sie, was zu einem von diesen gesagt würde, wäre es nicht in der Galerie",
-  "example": "Nach Beispiel {number} fragen",
+  "example": "Nach dem Beispiel {name} fragen",
   "example-of": "Nach diesem Bild von {label} fragen",
   "outcomes": "Was Sie erfahren können",
   "outcome.answer": "Sie ist sicher",

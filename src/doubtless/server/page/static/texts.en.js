@@ -27,7 +27,7 @@ export default {
   "camera": "Take a photo",
   "try": "Or try one of these, which the gallery has not seen",
   "try-items": "Or see what would be said of one of these, were it not in the gallery",
-  "example": "Ask about example {number}",
+  "example": "Ask about the example {name}",
   "example-of": "Ask about this picture of {label}",
   "outcomes": "What you can be told",
   "outcome.answer": "It is sure",
