@@ -28,8 +28,8 @@ class Lab {
     this.main = main;
     this.context = context;
     this.canvas = h("canvas", { role: "img", "aria-label": t("lab.picture"), width: 28, height: 28 });
-    this.sliders = Object.fromEntries(KINDS.map((kind) => [kind, h("input", { type: "range", min: 0, max: 100, step: 5, value: 0 })]));
-    this.shown = Object.fromEntries(KINDS.map((kind) => [kind, h("output", null, percentOf(0))]));
+    this.sliders = Object.fromEntries(KINDS.map((kind) => [kind, h("input", { id: `lab-${kind}`, type: "range", min: 0, max: 100, step: 5, value: 0 })]));
+    this.shown = Object.fromEntries(KINDS.map((kind) => [kind, h("output", { for: `lab-${kind}` }, percentOf(0))]));
     this.verdict = h("div", { class: "told" }, waiting());
     this.below = h("div", { class: "below" });
     this.busy = false;
@@ -41,7 +41,7 @@ class Lab {
     const faces = found.pictures.map((one) => h("li", null, h("button", { type: "button", "aria-label": t("example", { name: one.name }), on: { click: async () => this.take(await picture(one.image)) } },
       h("span", { class: "frame" }, h("img", { src: one.image, alt: "", width: 96, height: 96, class: "sharp" })))));
     fill(this.main, h("h1", null, t("nav.lab")), h("p", { class: "lead" }, t("lab.lead")), h("div", { class: "ask lab" },
-      h("div", { class: "shown" }, h("div", { class: "photos" }, h("span", { class: "photo" }, this.canvas)), h("div", { class: "again moving" }, KINDS.map((kind) => h("label", { class: "slider" }, h("span", null, t(`lab.${kind}`)), this.shown[kind], this.sliders[kind])),
+      h("div", { class: "shown" }, h("div", { class: "photos" }, h("span", { class: "photo" }, this.canvas)), h("div", { class: "again moving" }, KINDS.map((kind) => h("div", { class: "slider" }, h("label", { for: `lab-${kind}` }, t(`lab.${kind}`)), this.shown[kind], this.sliders[kind])),
         h("div", { class: "row" }, button(t("lab.undo"), () => this.undo()), buttons((files) => this.take(files[0]), { several: false, words: t("other-photo"), main: false })),
         faces.length ? h("ul", { class: "faces" }, faces) : null)),
       this.verdict, this.below));
