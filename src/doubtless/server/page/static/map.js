@@ -22,7 +22,7 @@ export async function show(main, route, { signal }) {
   const said = h("p", { class: "soft" }, t("map.drawing"));
   const plane = h("div", { class: "plane" });
   const tools = h("div", { class: "filters picking" });
-  fill(main, h("h1", null, t("nav.map")), said, tools, plane);
+  fill(main, h("h1", null, t("nav.map")), said);
   const found = await get("/v1/map", {}, { signal });
   if (found.points.length < 2) {
     fill(said, t("map.too-few"));
@@ -30,6 +30,7 @@ export async function show(main, route, { signal }) {
   }
   const shown = found.sampled < found.total ? t("map.some", { sampled: count(found.sampled), total: count(found.total) }) : t("map.all", { count: found.total });
   fill(said, `${shown} ${t("map.reading")} ${t(`map.by.${found.by}`)}`);
+  main.append(tools, plane); // its size decides the drawing's
   const drawing = new Drawing(found, plane);
   fill(plane, drawing.svg, drawing.card);
   fill(tools, highlighting(drawing, route.parameters.get("label")));

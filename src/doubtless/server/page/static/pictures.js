@@ -13,14 +13,18 @@ export function sharpen(image) {
   return image;
 }
 
-/** A photo in a frame of fixed size, as large as that allows, in its own shape. */
+/** A photo in a frame of fixed size, as large as that allows, in its own shape; it comes when its shape is known. */
 export function photo(address, alt) {
-  const image = h("img", { alt, decoding: "async" });
-  image.addEventListener("load", () => shaped(image, image.naturalWidth, image.naturalHeight));
+  const image = h("img", { alt });
+  const frame = h("span", { class: "photo" });
+  image.addEventListener("load", () => {
+    shaped(image, image.naturalWidth, image.naturalHeight);
+    frame.replaceChildren(image);
+  });
   // What this browser cannot draw (HEIC in most) the server may still be able to read.
-  image.addEventListener("error", () => image.replaceWith(h("span", { class: "soft" }, t("no-preview"))));
+  image.addEventListener("error", () => frame.replaceChildren(h("span", { class: "soft" }, t("no-preview"))));
   image.src = address;
-  return h("span", { class: "photo" }, image);
+  return frame;
 }
 
 /** Gives an image or a canvas the shape of what it shows. */

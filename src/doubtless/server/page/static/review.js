@@ -36,7 +36,7 @@ function section(kind, found, context) {
 
 function question(one, context) {
   const said = outcome();
-  const face = (item) => h("a", { href: itemAddress(item.id), title: item.id }, thumbnail(item, 192, labelOf(item)), one.kind === "duplicate" ? h("span", { class: "caption" }, labelOf(item)) : null);
+  const face = (item) => h("a", { href: itemAddress(item.id), title: item.id }, thumbnail(item, 192, one.kind === "duplicate" ? "" : labelOf(item)), one.kind === "duplicate" ? h("span", { class: "caption" }, labelOf(item)) : null);
   const drawn = one.image ? h("span", { class: "frame" }, h("img", { src: one.image, alt: t("photo", { number: 1 }) })) : h("span", { class: "frame no-picture" }, t("no-picture"));
   const faces = one.kind === "answer" ? h("span", null, drawn) : [face(one.item), one.other ? face(one.other) : null];
   const may = one.kind === "answer" ? context.info.may_judge : context.info.may_write;
