@@ -4,13 +4,15 @@ import { addresses, get, picture, postForm } from "./api.js";
 import { announce, button, fill, h } from "./dom.js";
 import { judging } from "./judge.js";
 import { hits, photo, thumbnail } from "./pictures.js";
-import { buttons, dropField, fitting, preview, takeAnywhere } from "./picker.js";
+import { buttons, dropField, fits, fitting, preview, takeAnywhere } from "./picker.js";
 import { t } from "./texts.js";
 import { card, sentence, trouble, waiting } from "./verdict.js";
 import { why } from "./why.js";
 
 /** Two rows of pictures on a laptop. */
 const HITS = 10;
+/** Milliseconds that nobody notices. */
+const AT_ONCE = 60;
 
 export const title = () => t("nav.ask");
 
@@ -55,26 +57,53 @@ class Asking {
 
   /** Asks with files; those that are there already show the same thing when `more`. */
   async ask(files, { trial = false, more = false } = {}) {
-    const { info, signal } = this.context;
+    const { signal } = this.context;
     this.photos = more ? [...this.photos, ...files] : [...files];
     this.trial = trial;
-    const mine = this.begin(this.photos.map((blob, place) => preview(blob, signal, t("photo", { number: place + 1 }))));
+    const mine = this.count();
+    let begun = false;
+    const begin = () => {
+      clearTimeout(this.soon);
+      if (!begun) this.begin(this.photos.map((blob, place) => preview(blob, signal, t("photo", { number: place + 1 }))));
+      begun = true;
+    };
+    // The question is on its way before anything is drawn, and an answer that is here at once is drawn at once.
+    const coming = this.send(this.photos);
+    this.soon = setTimeout(begin, AT_ONCE);
     try {
-      const sent = await Promise.all(this.photos.map((file) => fitting(file, info.limits)));
-      const fields = { k: Math.min(HITS, info.limits.k), trial: trial || null };
-      const path = sent.length > 1 ? "/v1/together" : "/v1/search";
-      const answer = await postForm(path, fields, sent.map((blob) => ["image", blob]), { signal });
-      if (mine === this.asked) this.answered(answer, { photo: sent[0] });
+      const { answer, photo } = await coming;
+      if (mine !== this.asked) return;
+      begin();
+      this.answered(answer, { photo });
     } catch (error) {
+      if (mine === this.asked) begin();
       this.failed(error, mine);
     }
+  }
+
+  /** A new question: what comes of older ones is not shown. */
+  count() {
+    clearTimeout(this.soon);
+    this.asked += 1;
+    return this.asked;
+  }
+
+  /** The answer to photos of one thing, and the first of them as it was sent. */
+  async send(photos) {
+    const { info, signal } = this.context;
+    const large = photos.some((file) => !fits(file, info.limits));
+    const sent = large ? await Promise.all(photos.map((file) => fitting(file, info.limits))) : photos;
+    const fields = { k: Math.min(HITS, info.limits.k), trial: this.trial || null };
+    const path = sent.length > 1 ? "/v1/together" : "/v1/search";
+    return { answer: await postForm(path, fields, sent.map((blob) => ["image", blob]), { signal }), photo: sent[0] };
   }
 
   /** Asks about an item of the gallery as if it were not in it. */
   async askItem(item) {
     const { signal } = this.context;
     this.photos = [];
-    const mine = this.begin([photo(addresses.image(item.id), t("photo", { number: 1 }))]);
+    const mine = this.count();
+    this.begin([photo(addresses.image(item.id), t("photo", { number: 1 }))]);
     try {
       const about = await get(addresses.about(item.id), { k: HITS }, { signal });
       if (mine === this.asked) this.answered(about.answer, { note: t("asked-without-itself") });
@@ -85,7 +114,6 @@ class Asking {
 
   /** Photos, and room for the verdict; everything else comes with the answer, so that nothing has to make way. */
   begin(photos) {
-    this.asked += 1;
     this.verdict = h("div", { class: "told" }, waiting());
     this.again = h("div", { class: "again" });
     this.below = h("div", { class: "below" });
@@ -95,7 +123,6 @@ class Asking {
         several ? h("p", { class: "soft" }, t("together", { count: photos.length })) : null), this.again),
       this.verdict, this.below));
     window.scrollTo(0, 0);
-    return this.asked;
   }
 
   /** What can be done next. */
@@ -105,13 +132,17 @@ class Asking {
       button(t("start-over"), () => this.welcome(), { class: "quiet" }));
   }
 
+  /** The verdict first; what stands below it a moment later, where it moves nothing. */
   answered(answer, { photo = null, note = null }) {
-    const spoken = h("p", null, sentence(answer).nodes).textContent;
+    const mine = this.asked;
     fill(this.verdict, card(answer), note ? h("p", { class: "soft" }, note) : null);
-    this.next();
-    fill(this.below, photo && !this.trial ? judging(answer, photo, this.context) : null,
-      answer.hits.length ? h("section", null, h("h2", null, t("nearest")), hits(answer.hits, HITS)) : null, why(answer));
-    announce(spoken);
+    setTimeout(() => {
+      if (mine !== this.asked) return;
+      this.next();
+      fill(this.below, photo && !this.trial ? judging(answer, photo, this.context) : null,
+        answer.hits.length ? h("section", null, h("h2", null, t("nearest")), hits(answer.hits, HITS)) : null, why(answer));
+      announce(h("p", null, sentence(answer).nodes).textContent);
+    });
   }
 
   failed(error, mine) {

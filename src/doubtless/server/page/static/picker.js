@@ -58,9 +58,12 @@ export function takeAnywhere(chosen, signal) {
   signal.addEventListener("abort", () => document.body.classList.remove("dragging"));
 }
 
+/** Whether the server takes a file as it is. */
+export const fits = (file, limits) => !limits?.upload || file.size < 0.95 * limits.upload;
+
 /** A file as it can be sent: as it is, or drawn smaller where it has more bytes than the server accepts. */
 export async function fitting(file, limits) {
-  if (!limits?.upload || file.size < 0.95 * limits.upload) return file;
+  if (fits(file, limits)) return file;
   const bitmap = await createImageBitmap(file).catch(() => null);
   if (!bitmap) return file; // the server says what is wrong with it
   const scale = Math.min(1, LARGEST_SIDE / Math.max(bitmap.width, bitmap.height));
