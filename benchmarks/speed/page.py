@@ -3,12 +3,12 @@
     python benchmarks/speed/page.py                    # the demo's gallery, made where it is not there
     python benchmarks/speed/page.py runs/demo --turns 30
 
-The server is a process of its own. Page and API ask with the same file in turns, so that a machine others use too
-slows both alike; the best and the median turn of each are told. For the page the clock runs in the browser, from the
-moment the file is chosen until the verdict stands in the document; the frame that shows it, which comes up to a
-sixtieth of a second later whatever is done, is told beside it. For the API it is a call over a connection that stays
-open, from the same browser by `fetch` until its reply is read, and from Python by httpx. Promised is a best turn of
-the page of at most 1.2 times that of `fetch`.
+The server is a process of its own. Page and API ask with the same file in turns, so that a machine others use
+slows both alike; the best and the median turn of each are told. For the page the clock runs in the browser,
+from the choice of the file until the verdict stands in the document; the frame that shows it, which comes up to
+a sixtieth of a second later whatever is done, is told beside it. For the API it is a call over a connection
+that stays open, from the same browser by `fetch` until its reply is read, and from Python by httpx. Promised is
+a best turn of the page of at most 1.2 times that of `fetch`.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ def main() -> None:
         print(f"{name:<12} best {min(values):6.1f}   median {statistics.median(values):6.1f}")
     best = min(found["page"]) / min(found["API, fetch"])
     middle = statistics.median(found["page"]) / statistics.median(found["API, fetch"])
-    print(f"\npage / API   best {best:6.2f}   median {middle:6.2f}   (promised: at most {PROMISED} by the best)")
+    print(
+        f"\npage / API   best {best:6.2f}   median {middle:6.2f}   (promised: at most {PROMISED} by the best)"
+    )
     if best > PROMISED:
         raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""The page's files, without a browser: both languages say everything, little is sent, nothing comes from elsewhere."""
+"""The page's files, without a browser: both languages say everything, little is sent, nothing is from elsewhere."""
 
 from __future__ import annotations
 

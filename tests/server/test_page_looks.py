@@ -1,4 +1,4 @@
-"""How the page looks and reads in Chromium: axe, light and dark, laptop and phone, long labels, nothing that moves."""
+"""How the page looks and reads in Chromium: axe, light, dark, laptop, phone, long labels, nothing that moves."""
 
 from __future__ import annotations
 
@@ -117,11 +117,12 @@ def test_portrait_photos_have_no_bars(browser: Browser, page: Served) -> None:
     with visiting(browser, page) as visit:
         visit.ask("portrait")
         image = visit.page.locator(".photo img")
-        visit.page.wait_for_function("document.querySelector('.photo img').complete")
+        image.wait_for()
         box = image.bounding_box()
         assert box is not None
         assert box["width"] / box["height"] == pytest.approx(300 / 900, rel=0.02)
-        fits = visit.page.eval_on_selector_all(".frame img", "all => all.map(one => getComputedStyle(one).objectFit)")
+        shape = "all => all.map(one => getComputedStyle(one).objectFit)"
+        fits = visit.page.eval_on_selector_all(".frame img", shape)
         assert set(fits) == {"cover"}
 
 
@@ -231,5 +232,7 @@ def test_the_keyboard_reaches_everything_in_order(browser: Browser, page: Served
         visit.page.get_by_role("link", name="Map").focus()
         visit.page.keyboard.press("Enter")
         visit.page.wait_for_selector(".dot")
-        assert visit.page.evaluate("document.activeElement.id") == "main"  # whoever cannot see is brought along
+        assert (
+            visit.page.evaluate("document.activeElement.id") == "main"
+        )  # whoever cannot see is brought along
         assert visit.page.title() == "Map · doubtless"

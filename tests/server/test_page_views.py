@@ -55,7 +55,10 @@ def test_the_gallery_is_searched_filtered_and_paged(browser: Browser, page: Serv
 
 
 def test_an_item_with_its_neighbours_and_its_doubt_is_relabelled(browser: Browser, page: Served) -> None:
-    id = "class-2/" + httpx.get(f"{page.address}/v1/items?label=class-2").json()["items"][3]["id"].split("/")[1]
+    id = (
+        "class-2/"
+        + httpx.get(f"{page.address}/v1/items?label=class-2").json()["items"][3]["id"].split("/")[1]
+    )
     about = httpx.get(f"{page.address}/v1/items/{id}/about").json()
     with visiting(browser, page) as visit:
         visit.go(f"item/{id.replace('/', '%2F')}")
@@ -80,7 +83,9 @@ def test_an_item_with_its_neighbours_and_its_doubt_is_relabelled(browser: Browse
 def test_two_photos_are_compared(browser: Browser, page: Served) -> None:
     said = {"same": "The same", "different": "Not the same", "cannot-tell": "It cannot be told"}
     for second in ("answer", "not-in-gallery"):
-        files = {name: page.files[one].read_bytes() for name, one in (("first", "answer"), ("second", second))}
+        files = {
+            name: page.files[one].read_bytes() for name, one in (("first", "answer"), ("second", second))
+        }
         decision = httpx.post(f"{page.address}/v1/compare", files=files).json()["decision"]
         with visiting(browser, page) as visit:
             visit.go("compare")

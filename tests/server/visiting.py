@@ -27,7 +27,7 @@ CHOOSER = "input[type=file]:not([capture])"
 SHIFTS = """
 window.shifts = [];
 new PerformanceObserver(list => list.getEntries().forEach(one => window.shifts.push(
-  {value: one.value, nodes: one.sources.map(source => source.node?.outerHTML?.slice(0, 120) ?? String(source.node))})
+  {value: one.value, nodes: one.sources.map(source => source.node?.outerHTML?.slice(0, 120) ?? '')})
 )).observe({type: 'layout-shift', buffered: true});
 """
 """Every movement of something that was drawn already, with what moved."""
@@ -103,11 +103,13 @@ class Visit:
     def ask(self, *names: str) -> str:
         """Chooses files in the first view; the sentence that comes."""
         paths = [self.served.files.get(name, name) for name in names]
+        self.page.evaluate("document.querySelectorAll('.verdict').forEach(one => { one.dataset.old = ''; })")
         self.page.set_input_files(CHOOSER, paths if len(paths) > 1 else paths[0])
         return self.told()
 
     def told(self) -> str:
-        self.page.wait_for_selector(".verdict:not(.waiting)")
+        self.page.wait_for_selector(".verdict:not(.waiting, [data-old])")
+        self.page.wait_for_selector("main:not([aria-busy])")
         return self.page.inner_text(".verdict .sentence").replace("\u00a0", " ")
 
     def leave(self) -> None:
@@ -115,7 +117,9 @@ class Visit:
         own = (self.served.address, "data:", "blob:")
         assert [address for address in self.requests if not address.startswith(own)] == []
         others = [
-            to for to in self.served.connections if isinstance(to, tuple) and to[0] not in ("127.0.0.1", "::1")
+            to
+            for to in self.served.connections
+            if isinstance(to, tuple) and to[0] not in ("127.0.0.1", "::1")
         ]
         assert others == []
         assert self.complaints == []

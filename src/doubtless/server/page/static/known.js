@@ -61,7 +61,7 @@ function holding({ watch, drift }, info) {
   if (drift?.alarm) {
     [tone, mark, heading] = ["not-in-gallery", "!", t("drift.alarm")];
     lines.push(t("drift.alarm.more", { queries: count(drift.queries) }));
-  } else if (drift) lines.push(t(drift.queries ? "drift.none" : "drift.nothing-asked", { queries: count(drift.queries) }));
+  } else if (drift) lines.push(t(drift.queries ? "drift.none" : "drift.too-few", { queries: count(drift.queries) }));
   if (info.withdrawn) lines.push(t("known.withdrawn"));
   return h("section", { class: `verdict ${tone}` }, h("span", { class: "sign", "aria-hidden": "true" }, mark), h("h2", { class: "sentence" }, heading),
     h("ul", { class: "reason lines" }, lines.map((line) => h("li", null, line))));
