@@ -171,6 +171,17 @@ def test_filters(shelves: Index, where: dict[str, Any], holds: Callable[[int], b
     assert shelves.ids(rows) == [f"item {item}" for item in kept]
 
 
+@pytest.mark.parametrize("text", ["ITEM 1", "Dog", "a B", "Ä", "3", "kind", "_", "%", '"', "\\", "nothing"])
+def test_items_that_mention_a_text(shelves: Index, text: str) -> None:
+    """Ids, labels and values of metadata, in capitals or not; neither names of metadata nor truth values."""
+    kept = []
+    for row, item in zip(shelves.rows.tolist(), shelves.items(shelves.rows), strict=True):
+        values = [str(one) for one in item.metadata.values() if not isinstance(one, bool)]
+        if any(text.lower() in word.lower() for word in (item.id, item.label or "", *values)):
+            kept.append(row)
+    assert shelves.rows_with(text).tolist() == kept
+
+
 def test_every_change_is_another_version(small: Index) -> None:
     seen = {small.version}
     small.update(POINTS[:1], ["a"])

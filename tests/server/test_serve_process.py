@@ -26,11 +26,27 @@ from tests.server.asking import served
 
 def test_other_hosts_are_refused_without_a_token(served_index: Path) -> None:
     command = [sys.executable, "-m", "doubtless", "serve", str(served_index), "--host", "0.0.0.0"]
-    environment = {name: value for name, value in os.environ.items() if name != "DOUBTLESS_TOKEN"}
+    tokens = ("DOUBTLESS_TOKEN", "DOUBTLESS_READ_TOKEN")
+    environment = {name: value for name, value in os.environ.items() if name not in tokens}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 2
     assert "DOUBTLESS_TOKEN" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_both_tokens_come_from_the_environment(own_index: Path) -> None:
+    tokens = {"DOUBTLESS_TOKEN": "writes-" + "x" * 20, "DOUBTLESS_READ_TOKEN": "reads-" + "x" * 20}
+    with (
+        served(own_index, environment=tokens) as process,
+        httpx.Client(base_url=process.address) as client,
+    ):
+        may = []
+        for token in tokens.values():
+            told = client.get("/v1/info", headers={"Authorization": f"Bearer {token}"}).json()
+            may.append((told["may_write"], told["may_judge"]))
+        assert client.get("/v1/info").status_code == 401
+        assert process.stop() == 0
+    assert may == [(True, True), (False, True)]
 
 
 def large_jpeg() -> bytes:

@@ -132,7 +132,7 @@ class Answer:
         Sentences come with a code and the values that they were made of, for whoever speaks another language.
 
         >>> sorted(Answer("abstain", (), None, 0.5, {}, "No answer.").to_json())[:4]
-        ['covering_set', 'decision', 'doubt', 'hits']
+        ['between', 'covering_set', 'decision', 'doubt']
         """
         return {
             "id": self.id,

@@ -77,7 +77,7 @@ class Listing(Upkeep):
 
         >>> from doubtless import Embedding, Gallery
         >>> names = ["leek", "garlic", "black garlic"]
-        >>> with Gallery.create("shop", embedding=Embedding.point(torch.eye(3)), labels=names) as shop:
+        >>> with Gallery.create("market", embedding=Embedding.point(torch.eye(3)), labels=names) as shop:
         ...     first = shop.page(text="GARLIC", count=1)
         ...     [item.id for item in first.items], first.total
         ...     [item.id for item in shop.page(text="GARLIC", after=first.following).items]

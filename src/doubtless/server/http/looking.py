@@ -14,7 +14,7 @@ from starlette.responses import Response
 from doubtless.errors import InputError
 from doubtless.gallery import Item
 from doubtless.gallery.answer import finite
-from doubtless.server.http import problems, schemas
+from doubtless.server.http import problems, replies, schemas
 from doubtless.server.http.problems import BodyError, Fault
 from doubtless.server.service.service import Service
 from doubtless.server.service.thumbnails import MEDIA_TYPE, Size
@@ -83,7 +83,7 @@ class AboutReply(ItemSummary):
     """An item, and what the gallery would say of it were it not there."""
 
     neighbours: list[Neighbour]
-    answer: schemas.AnswerReply | None = Field(description="null: there is no other item.")
+    answer: replies.AnswerReply | None = Field(description="null: there is no other item.")
     doubt: float | None
     parts: dict[str, float | None]
     own_probability: float | None = Field(description="Of its own label, by all other items.")
@@ -176,7 +176,7 @@ def _add_about(router: APIRouter, service: Service) -> None:
         return AboutReply(
             **ItemSummary.of(found.item, service).model_dump(),
             neighbours=neighbours,
-            answer=None if told is None else schemas.AnswerReply.of(told, has_image),
+            answer=None if told is None else replies.AnswerReply.of(told, has_image),
             doubt=None if told is None else finite(told.doubt),
             parts={} if told is None else {name: finite(value) for name, value in told.parts.items()},
             own_probability=finite(found.own),

@@ -17,7 +17,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer
 from doubtless.gallery.together import MOST_PHOTOS
-from doubtless.server.http import bodies, problems, schemas
+from doubtless.server.http import bodies, problems, replies, schemas
 from doubtless.server.http.bodies import FORM, JSON
 from doubtless.server.http.looking import ItemSummary
 from doubtless.server.http.rights import may_write, refuse_reader
@@ -62,7 +62,7 @@ def _add_search(router: APIRouter, service: Service) -> None:
         "/v1/search",
         summary="Search with an image or an embedding",
         tags=["asking"],
-        response_model=schemas.AnswerReply,
+        response_model=replies.AnswerReply,
         responses=problems.described(*USUAL),
         openapi_extra=bodies.described(
             schemas.SearchBody,
@@ -85,7 +85,7 @@ def _add_search(router: APIRouter, service: Service) -> None:
             query = Query(embedding=_given(service, asked.embedding), question=question)
         answer = answer_of(await asyncio.wrap_future(service.submit(query)))
         service.judgements.note(answer, image, counted=not asked.where and not asked.trial)
-        return _json(await run_in_threadpool(schemas.AnswerReply.of, answer, service.items.has_image))
+        return _json(await run_in_threadpool(replies.AnswerReply.of, answer, service.items.has_image))
 
 
 def _add_together(router: APIRouter, service: Service) -> None:
@@ -93,7 +93,7 @@ def _add_together(router: APIRouter, service: Service) -> None:
         "/v1/together",
         summary="Search with several photos of one thing",
         tags=["asking"],
-        response_model=schemas.AnswerReply,
+        response_model=replies.AnswerReply,
         responses=problems.described(*USUAL),
         openapi_extra=bodies.described(
             schemas.TogetherBody, schemas.SearchForm, "image", example={"embeddings": [SMALL, SMALL], "k": 5}
@@ -112,7 +112,7 @@ def _add_together(router: APIRouter, service: Service) -> None:
         question = _question(service, asked)
         answer = await asyncio.to_thread(service.answer_together, photos, question)
         service.judgements.note(answer, None, counted=not asked.where and not asked.trial)
-        return _json(await run_in_threadpool(schemas.AnswerReply.of, answer, service.items.has_image))
+        return _json(await run_in_threadpool(replies.AnswerReply.of, answer, service.items.has_image))
 
 
 def _add_compare(router: APIRouter, service: Service) -> None:
@@ -120,7 +120,7 @@ def _add_compare(router: APIRouter, service: Service) -> None:
         "/v1/compare",
         summary="Do two images show the same?",
         tags=["asking"],
-        response_model=schemas.CompareReply,
+        response_model=replies.CompareReply,
         responses=problems.described(*USUAL),
         openapi_extra=bodies.described(
             schemas.CompareBody,
@@ -142,7 +142,7 @@ def _add_compare(router: APIRouter, service: Service) -> None:
         found = await asyncio.to_thread(
             service.compare, first, second, prior=asked.prior, target_error=asked.target_error
         )
-        return _json(schemas.CompareReply.of(found))
+        return _json(replies.CompareReply.of(found))
 
 
 def _add_embed(router: APIRouter, service: Service) -> None:
@@ -150,7 +150,7 @@ def _add_embed(router: APIRouter, service: Service) -> None:
         "/v1/embed",
         summary="Embed an image",
         tags=["asking"],
-        response_model=schemas.EmbeddingReply,
+        response_model=replies.EmbeddingReply,
         responses=problems.described(*USUAL),
         openapi_extra=bodies.described(None, schemas.EmbedForm, "image"),
     )
@@ -158,7 +158,7 @@ def _add_embed(router: APIRouter, service: Service) -> None:
         """The distribution that the model makes of an image; a search or a comparison takes it as it is."""
         bodies.content_type(request, FORM)
         _, (image,) = await bodies.read_form(request, schemas.EmbedForm, "image")
-        return _json(schemas.EmbeddingReply.of(service.fitted(await _embedded(service, image))))
+        return _json(replies.EmbeddingReply.of(service.fitted(await _embedded(service, image))))
 
 
 def _add_feedback(router: APIRouter, service: Service) -> None:
@@ -167,7 +167,7 @@ def _add_feedback(router: APIRouter, service: Service) -> None:
         status_code=201,
         summary="Say that an answer is right, wrong, or what it should have been",
         tags=["asking"],
-        response_model=schemas.FeedbackReply,
+        response_model=replies.FeedbackReply,
         responses=problems.described(*USUAL, 404),
         openapi_extra=bodies.described(
             schemas.FeedbackBody,
@@ -196,7 +196,7 @@ def _add_feedback(router: APIRouter, service: Service) -> None:
         told = service.judgements.say(
             judged, said.said, label=said.label, who=said.who, at_random=said.at_random
         )
-        return _json(schemas.FeedbackReply.of(await asyncio.wrap_future(told)), status=201)
+        return _json(replies.FeedbackReply.of(await asyncio.wrap_future(told)), status=201)
 
 
 def _add_store(router: APIRouter, service: Service) -> None:
@@ -205,7 +205,7 @@ def _add_store(router: APIRouter, service: Service) -> None:
         status_code=201,
         summary="Store an item",
         tags=["items"],
-        response_model=schemas.ItemReply,
+        response_model=replies.ItemReply,
         responses=problems.described(*USUAL, 409),
         openapi_extra=bodies.described(
             schemas.ItemBody,
@@ -238,8 +238,8 @@ def _add_store(router: APIRouter, service: Service) -> None:
             image=image,
             suffix=suffix,
         )
-        address = None if image is None else schemas.image_address(id)
-        return _json(schemas.ItemReply(id=id, image=address), status=201)
+        address = None if image is None else replies.image_address(id)
+        return _json(replies.ItemReply(id=id, image=address), status=201)
 
 
 def _add_by_id(router: APIRouter, service: Service) -> None:
@@ -297,12 +297,12 @@ def _add_recalibrate(router: APIRouter, service: Service) -> None:
         tags=["items"],
         responses=problems.described(400, 401, 403, 421, 422, 500),
     )
-    def recalibrate(request: Request) -> schemas.RecalibrationReply:
+    def recalibrate(request: Request) -> replies.RecalibrationReply:
         """Only what changed is searched; questions are answered meanwhile, by what was calibrated before."""
         refuse_reader(request)
         record = service.recalibrate()
         promise = service.gallery.judge_of().promise()
-        return schemas.RecalibrationReply(items=record["items"], promise=promise, **record["recalibrated"])
+        return replies.RecalibrationReply(items=record["items"], promise=promise, **record["recalibrated"])
 
 
 def _add_about(router: APIRouter, service: Service, *, demo: bool) -> None:
@@ -312,14 +312,14 @@ def _add_about(router: APIRouter, service: Service, *, demo: bool) -> None:
         tags=["about"],
         responses=problems.described(400, 401, 421, 500),
     )
-    def info(request: Request) -> schemas.InfoReply:
+    def info(request: Request) -> replies.InfoReply:
         """Index, model, promises of the calibration, drift, limits, and what this caller may do."""
         rights = {
             "may_write": not service.read_only and may_write(request),
             "may_judge": not service.read_only,
             "demo": demo,
         }
-        return schemas.InfoReply.model_validate(service.info() | rights)
+        return replies.InfoReply.model_validate(service.info() | rights)
 
     @router.get(
         "/v1/status",
@@ -327,14 +327,14 @@ def _add_about(router: APIRouter, service: Service, *, demo: bool) -> None:
         tags=["about"],
         responses=problems.described(400, 401, 421, 500),
     )
-    def status() -> schemas.StatusReply:
+    def status() -> replies.StatusReply:
         """What is promised, and what people's judgements and recent queries say of it."""
-        return schemas.StatusReply.model_validate(service.status())
+        return replies.StatusReply.model_validate(service.status())
 
     @router.get("/healthz", summary="Is it alive?", tags=["about"], responses=problems.described(400, 421))
-    async def health() -> schemas.HealthReply:
+    async def health() -> replies.HealthReply:
         """Answers without a token."""
-        return schemas.HealthReply()
+        return replies.HealthReply()
 
 
 def _question(
