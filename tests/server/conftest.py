@@ -15,6 +15,7 @@ from doubtless.index.folder import FolderIndex
 from doubtless.ingest.create import create_index_of_images
 from doubtless.server.service.service import Service
 from tests.ingest.pictures import png, tiny_images, write_folder
+from tests.server.visiting import Served, pictures_of, serving
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +45,33 @@ def service(own_index: Path) -> Iterator[Service]:
 def picture(tiny_npz: Path) -> bytes:
     """An image of class-0 as a PNG file."""
     return png(tiny_images(tiny_npz, 1)[0][0])
+
+
+HOSTILE = "<img src=x onerror=window.hurt=1>"
+"""A label that would be a script, were it ever taken for markup."""
+
+
+@pytest.fixture(scope="session")
+def page_gallery(tiny_run: Path, tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six classes, one of them named by a stranger; a picture that is there twice, one under a wrong name."""
+    folder = tmp_path_factory.mktemp("page")
+    images, labels = tiny_images(tiny_npz, 120)
+    names = [HOSTILE if label == "class-5" else label for label in labels]
+    wrong = names.index("class-1", 40)
+    names[wrong] = "class-2"
+    write_folder(folder / "pictures", [*images, images[0]], [*names, "class-3"])
+    create_index_of_images(folder / "index", doubtless.load(tiny_run), [folder / "pictures"])
+    with FolderIndex.open(folder / "index", writable=True) as index:
+        Gallery(index).calibrate(Targets(target_error=0.3))
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def page(page_gallery: Path, tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The demo's page over a copy of that gallery, which tests may add to."""
+    folder = tmp_path_factory.mktemp("visited")
+    service = Service.open(shutil.copytree(page_gallery, folder / "index"))
+    files = pictures_of(service, tiny_npz, folder)
+    examples = [(name, files[name].read_bytes()) for name in ("answer", "abstain", "not-in-gallery")]
+    with serving(service, files, demo=examples) as served:
+        yield served

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_only_files_for_browsers_have_an_address(folder: Path) -> None:
     files = static.page(folder)
-    assert set(files) == {"/", "/page/main.js", "/page/texts/de.js", "/page/page.css"}
+    assert set(files) == {"/", "/page/main.js", "/page/texts/de.js", "/page/page.css", "/page/tokens.css"}
     assert files["/"].media_type.startswith("text/html")
     assert files["/page/main.js"].media_type.startswith("text/javascript")
     assert files["/page/page.css"].media_type.startswith("text/css")

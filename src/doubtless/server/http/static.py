@@ -62,6 +62,8 @@ def page(folder: Traversable | None = None) -> dict[str, StaticFile]:
     found = _below(place, "")
     index = found.pop(INDEX, None)
     others = {f"/page/{name}": file for name, file in found.items()}
+    # Reports hold the same colours and type inside: one file of them, in the room of reports.
+    others["/page/tokens.css"] = _read(resources.files("doubtless.report") / "tokens.css")
     return others if index is None else {"/": index, **others}
 
 
