@@ -46,7 +46,11 @@ def test_calibrate_prints_and_keeps_its_figures(tmp_path: Path, points: bool) ->
     with FolderIndex.open(index) as opened:
         part = opened.attached("calibration")
         assert part is not None
-        assert part[1] == {**record, "stamp": part[1]["stamp"]}  # by which others see that it is another one
+        beside = {
+            name: part[1][name] for name in ("stamp", "parts")
+        }  # by which others see which one it is, and whole
+        assert part[1] == record | beside
+        assert all(opened.attached(name) is not None for name in beside["parts"])
     kept = runner.invoke(app, ["stats", str(index), "--json"])
     assert json.loads(kept.stdout)["calibration"] == record
     assert "most probable label" in runner.invoke(app, ["stats", str(index)]).stdout
