@@ -64,7 +64,7 @@ def test_limits_are_read_from_the_header(kind: str, monkeypatch: pytest.MonkeyPa
 
     large, thin = written(kind, width=64, height=64), written(kind, width=1640, height=16)
     monkeypatch.setattr(decoder, "image_tensor", never)
-    with pytest.raises(LargeImageError, match="64×64 pixels; at most [24],000"):
+    with pytest.raises(LargeImageError, match=r"64×64 pixels; at most [24],000"):
         decode(large, Limits(pixels=4000))
     with pytest.raises(ImageError, match="times the other"):
         decode(thin, Limits())
