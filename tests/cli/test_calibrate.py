@@ -46,9 +46,8 @@ def test_calibrate_prints_and_keeps_its_figures(tmp_path: Path, points: bool) ->
     with FolderIndex.open(index) as opened:
         part = opened.attached("calibration")
         assert part is not None
-        beside = {
-            name: part[1][name] for name in ("stamp", "parts")
-        }  # by which others see which one it is, and whole
+        # By the stamp others see that it is another one, by the names of its parts that none is lost.
+        beside = {name: part[1][name] for name in ("stamp", "parts")}
         assert part[1] == record | beside
         assert all(opened.attached(name) is not None for name in beside["parts"])
     kept = runner.invoke(app, ["stats", str(index), "--json"])

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from doubtless.embedding import Embedding
+from doubtless.index import building, vector_cache
 from doubtless.index import proposals as approximate
 from doubtless.index import search as searching
-from doubtless.index import vector_cache
 from doubtless.index.folder import FolderIndex
 from doubtless.index.proposals import Recipe, kind_for, next_step, recall_of
 from doubtless.index.settings import settings_of
@@ -177,3 +180,70 @@ def test_recall_by_hand() -> None:
     exact = np.array([[0, 2, 3], [1, 4, 5]])
     assert recall_of(found, exact, np.array([0, 1])) == 0.5
     assert recall_of(found[:0], exact[:0], np.zeros(0, np.int64)) == 1.0
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gallery of 3,000 is large, and a writer of a twentieth of a second stays."""
+    for name, value in {"FLAT_BELOW": 1000, "UNCOVERED": 300}.items():
+        monkeypatch.setattr(approximate, name, value)
+    monkeypatch.setattr(vector_cache, "TAIL", 500)
+    monkeypatch.setattr(building, "PATIENCE", 0.05)
+    monkeypatch.setattr(building, "PIECE", 100)
+    monkeypatch.setattr(searching, "FEW", 100)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_it_is_built_in_the_background_and_not_when_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, going = approximate.Approximate.extended, threading.Event()
+
+    def slowly(self: approximate.Approximate, source: approximate.Source, **options: Any) -> Any:
+        going.set()
+        stop = options.get("stop", lambda: False)
+        while slow and not stop():
+            time.sleep(0.005)
+        return add(self, source, **options)
+
+    monkeypatch.setattr(approximate.Approximate, "extended", slowly)
+    slow, gallery, queries = True, clustered("point", COUNT, seed=1), clustered("point", 50, seed=2)
+    everything = list(range(COUNT))
+    with FolderIndex.create(tmp_path / "index", family="point", dim=DIM) as index:
+        index.add(gallery, [str(item) for item in everything])
+        assert going.wait(20)
+        assert recall(index, queries, gallery, everything) == 1.0  # exact meanwhile, and nobody waits
+        index.add(clustered("point", 5, seed=9), [f"new {item}" for item in range(5)])
+        began = time.monotonic()
+    assert time.monotonic() - began < 5  # it is given up
+    with FolderIndex.open(tmp_path / "index") as index:
+        assert index.stats()["searched_by"] == "flat"
+    slow = False
+    with FolderIndex.open(tmp_path / "index", writable=True) as index:
+        index._builder.wait(30)
+        assert index.stats()["searched_by"] == "hnsw"
+        assert recall(index, queries, gallery, everything) > 0.9
+        index.add(clustered("point", 600, seed=10), [f"more {item}" for item in range(600)])
+        index._builder.wait(30)
+        assert index._cache.approximate is not None
+        assert len(index._cache.approximate) > COUNT
+    with FolderIndex.open(tmp_path / "index") as index:
+        assert index.stats()["searched_by"] == "hnsw"
+        assert index.stats()["recall@10"] > 0.9
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+@pytest.mark.parametrize("share", [0.9, 0.6, 0.3])
+def test_recall_after_most_were_removed(
+    tmp_path: Path, kind: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a compaction, whether what is left is few or many."""
+    gallery, queries = filled(tmp_path / "index", "point", kind), clustered("point", 50, seed=2)
+    draw = np.random.default_rng(0).permutation(COUNT)
+    gone, left = draw[: int(share * COUNT)], sorted(draw[int(share * COUNT) :].tolist())
+    with FolderIndex.open(tmp_path / "index", writable=True) as index:
+        index.remove([str(item) for item in gone])
+        for few in (100, 100_000):
+            monkeypatch.setattr(searching, "FEW", few)
+            assert recall(index, queries, gallery, left) >= 0.93
+            assert index.stats()["recall@10"] >= 0.93

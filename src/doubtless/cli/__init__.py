@@ -33,7 +33,14 @@ from doubtless.cli import (
 )
 from doubtless.cli import evaluate as report
 from doubtless.cli import listing as sources
-from doubtless.cli.stopping import STOPPED, Stopped, how_to_go_on, refused
+from doubtless.cli.stopping import (
+    STOPPED,
+    Stopped,
+    how_to_go_on,
+    noting_interrupts,
+    refused,
+    system_sentence,
+)
 from doubtless.errors import DoubtlessError
 from doubtless.version import __version__
 
@@ -91,8 +98,10 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
+    interrupted = noting_interrupts()
     try:
         code = app(prog_name="doubtless", standalone_mode=False)
+        sys.stdout.flush()
     except DoubtlessError as error:
         typer.echo(f"doubtless: {error}", err=True)
         sys.exit(2)
@@ -102,10 +111,17 @@ def main() -> None:
     except Stopped as how:
         typer.echo(f"doubtless: {how}", err=True)
         sys.exit(STOPPED)
-    except Exception as error:
-        if not refused(error):
-            raise
+    except OSError as error:  # of files that somebody named, or of a standard output that is full
+        typer.echo(f"doubtless: {system_sentence(error)}", err=True)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
         sys.exit(2)
+    except Exception as error:
+        if interrupted:  # what an import makes of Ctrl-C may be anything
+            code = STOPPED
+        elif refused(error):
+            sys.exit(2)
+        else:
+            raise
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     if code == STOPPED:

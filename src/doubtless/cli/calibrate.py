@@ -67,7 +67,7 @@ def calibrate(
     model: Annotated[str | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
     novelty: NoveltyName = "auto",
     most: Annotated[int, typer.Option(min=20, help="Queries used at most, drawn at random.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="Of the draws and of the split.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws and of the split.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     csv: AsCsv = False,
 ) -> None:

@@ -142,7 +142,10 @@ def named_items(ids: list[str] | None, file: Path | None) -> list[str]:
     if file is not None:
         if not file.is_file():
             raise InputError(f"There is no file {file}.")
-        wanted += [line for line in file.read_text().splitlines() if line]
+        try:
+            wanted += [line for line in file.read_text().splitlines() if line]
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{file} cannot be read as text, an id a line: {error}.") from error
     return wanted
 
 

@@ -12,7 +12,7 @@ from doubtless.cli.records import AsCsv, print_record, refuse_both
 
 def recalibrate(
     index: IndexPlace,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     csv: AsCsv = False,
 ) -> None:

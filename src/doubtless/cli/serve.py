@@ -40,12 +40,16 @@ def serve(
     batch_wait: Annotated[
         float, typer.Option(min=0, max=60_000, help="Milliseconds a batch waits for requests on their way.")
     ] = 5.0,
-    max_upload: Annotated[float, typer.Option(min=0.01, help="Largest body, in megabytes.")] = 20.0,
+    max_upload: Annotated[
+        float, typer.Option(min=0.01, max=100_000, help="Largest body, in megabytes.")
+    ] = 20.0,
     max_pixels: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Largest image, in million pixels; default: 50."),
+        typer.Option(min=0.001, max=1000, help="Largest image, in million pixels; default: 50."),
     ] = None,
-    decode_seconds: Annotated[float, typer.Option(min=0.01, help="Time to decode an image.")] = 10.0,
+    decode_seconds: Annotated[
+        float, typer.Option(min=0.01, max=3600, help="Time to decode an image.")
+    ] = 10.0,
 ) -> None:
     """Serve an index: API at /v1, its documentation at /docs, a page at /.
 
@@ -60,6 +64,9 @@ def serve(
     from doubtless.server.http.security import LOOPBACK, check_binding
 
     refuse_without_extra()
+    given = (max_upload, decode_seconds, batch_wait, audit, 1.0 if max_pixels is None else max_pixels)
+    if any(value != value for value in given):  # "nan" lies between all bounds
+        raise InputError("Sizes, times and shares are numbers, got nan.")
     token, read_token = (os.environ.get(name) or None for name in (TOKEN, READ_TOKEN))
     check_binding(host, token, read_token)
     from doubtless.server.http.app import create_app

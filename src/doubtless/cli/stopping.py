@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import threading
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import typer
@@ -42,6 +45,30 @@ def how_to_go_on(arguments: Sequence[str]) -> str:
         words = words[1:]
     hint = GO_ON.get(words[0]) if words else None
     return f"Stopped: {hint}." if hint else "Stopped."
+
+
+def noting_interrupts() -> list[int]:
+    """A list that is empty until Ctrl-C is pressed, which goes on to interrupt as it does."""
+    pressed: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        pressed.append(number)
+        signal.default_int_handler(number, frame)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, note)
+    return pressed
+
+
+def system_sentence(error: OSError) -> str:
+    """What the system refused, in one line.
+
+    >>> system_sentence(PermissionError(13, "Permission denied", "photos"))
+    'photos: Permission denied.'
+    """
+    what = "" if error.filename is None else f"{str(error.filename)[:200]}: "
+    return f"{what}{error.strerror or error}."
 
 
 def resumed(arguments: Sequence[str]) -> str:

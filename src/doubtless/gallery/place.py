@@ -16,6 +16,15 @@ def must_be_there(place: str | Path) -> str:
     >>> must_be_there("gallery"), must_be_there("milvus:gallery.db")
     ('gallery', 'milvus:gallery.db')
     """
-    if _SCHEME.match(str(place)) is None and not Path(place).exists():
+    if _SCHEME.match(str(place)) is not None:
+        return str(place)
+    try:
+        there = Path(place).exists()
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # a name that no file can have, or a folder that may not be looked into
+        raise StoreError(f"The gallery {str(place)[:200]!r} cannot be opened: {error}.") from error
+    if not there:
         raise StoreError(f"There is no gallery {place}; `doubtless create` makes one.")
     return str(place)

@@ -50,7 +50,13 @@ def exists_already(name: str | Path) -> InputError:
 
 def is_taken(path: Path) -> bool:
     """Whether there is anything but an empty folder."""
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    try:
+        return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    except (
+        OSError,
+        ValueError,
+    ) as error:  # a name that no file can have, or a folder that may not be looked into
+        raise StoreError(f"{str(path)[:200]!r} cannot be looked at: {error}.") from error
 
 
 def create_folder(path: Path, settings: Settings) -> None:
@@ -96,8 +102,8 @@ def locked_folder(folder: Path, lock: str) -> Iterator[None]:
     """Makes a folder and holds a lock in it; at the end an empty one goes."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be made: {error.strerror or error}.") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a zero character
+        raise StoreError(f"{str(folder)[:200]!r} cannot be made: {error}.") from error
     writer = WriterLock(folder / lock)
     try:
         yield

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from doubtless.errors import StoreError
+from doubtless.errors import InputError, StoreError
 from doubtless.files import umask
 from doubtless.index.checking import check
 from doubtless.index.connection import connect, open_as, translated
@@ -32,7 +32,7 @@ PAGES = 1024  # copied at a time; a writer that comes in between makes SQLite be
 def backup(path: str | Path, to: str | Path) -> int:
     """Copies an index, as it is at one moment, to where there is nothing; how many items it has."""
     source, target = Path(path), Path(to)
-    with _beside(target) as temporary, translated(source):
+    with _beside(target, source) as temporary, translated(source):
         _copy_database(source, temporary)
         _copy_files(source, temporary)
         _flush(temporary)
@@ -47,7 +47,7 @@ def restore(copy: str | Path, to: str | Path) -> int:
     source, target = Path(copy), Path(to)
     if not (source / DATABASE).is_file():
         raise StoreError(f"{source} is no copy of an index: there is no {DATABASE} in it.")
-    with _beside(target) as temporary, translated(source):
+    with _beside(target, source) as temporary, translated(source):
         _copy_database(source, temporary)
         _copy_files(source, temporary)
         _refuse_damaged(temporary, named=source)
@@ -105,10 +105,12 @@ def _flush(folder: Path) -> None:
 
 
 @contextmanager
-def _beside(target: Path) -> Iterator[Path]:
+def _beside(target: Path, source: Path) -> Iterator[Path]:
     """A folder that is moved to its place when the block ends well; a cut-off copy leaves nothing there."""
     if is_taken(target):
         raise exists_already(target)
+    if target.resolve().is_relative_to(source.resolve()):
+        raise InputError(f"{target} lies in {source}; a copy is kept elsewhere.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))

@@ -22,6 +22,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.index import search as searching
 from doubtless.index.base import Index
+from doubtless.index.building import Builder
 from doubtless.index.columns import Columns
 from doubtless.index.construction import Construction, building_folder, create_folder, is_taken
 from doubtless.index.filters import Filter, Where, text_condition
@@ -75,6 +76,9 @@ class FolderIndex(Index):
             self._cache = VectorCache(self.path, self._store.settings, writable=writable)
             self._refresh()
             undo.pop_all()
+        self._builder = Builder(self._cache, self._mutex, self._gate)
+        if writable:
+            self._builder.consider()
 
     @classmethod
     def open(cls, name: str | Path, *, writable: bool = False) -> Self:
@@ -321,7 +325,11 @@ class FolderIndex(Index):
     # -- closing -------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Lets go of the files; a writer leaves a cache that opens quickly. Closing twice is allowed."""
+        """Lets go of the files; a writer leaves a cache that opens quickly. Closing twice is allowed.
+
+        What is being built in the background is given up.
+        """
+        self._builder.stop()
         with self._mutex:
             if not self._is_open:
                 return
@@ -354,6 +362,7 @@ class FolderIndex(Index):
             self._cache.erase(np.array(replaced, dtype=np.int64))
             self._cache.version = state.version
             self._cache.save_if_long(state.version)
+        self._builder.consider()
 
     def _filter(self, where: Where) -> Filter:
         """What a filter asks for now; its columns are read while others search and change."""

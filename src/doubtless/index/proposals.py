@@ -15,7 +15,7 @@ proposes: what it misses is its recall, which is measured, and what it finds is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,8 @@ class Source:
         self, matrix: Floats, spread: NDArray[np.float64], *, settings: Settings, score: str
     ) -> None:
         self.matrix, self.spread = matrix, spread
-        self._settings, self._score = settings, score
+        self.settings, self.score = settings, score
+        self.kind = kind_for(settings, len(matrix))
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -113,21 +114,21 @@ class Source:
     def lifted(self, positions: slice | Integers) -> Floats:
         """(c, D) or (c, D + 1) vectors whose Euclidean distances rank; zero where the item was removed."""
         vectors, spread = self.matrix[positions], self.spread[positions]
-        if self._score != "direction" and self._settings.family != "point":
-            gaussian = self._settings.is_gaussian
+        if self.score != "direction" and self.settings.family != "point":
+            gaussian = self.settings.is_gaussian
             more = spread if gaussian else (1 - spread**2).clip(0)
             vectors = np.column_stack([vectors[:, :-1] if gaussian else vectors, np.sqrt(more)])
         return np.nan_to_num(np.ascontiguousarray(vectors, dtype=np.float32), nan=0.0)
 
-    def chunks(self, start: int) -> Iterator[Floats]:
+    def chunks(self, start: int, size: int = CHUNK) -> Iterator[Floats]:
         """`lifted` vectors from a position on, some at a time."""
-        for first in range(start, len(self), CHUNK):
-            yield self.lifted(slice(first, first + CHUNK))
+        for first in range(start, len(self), size):
+            yield self.lifted(slice(first, first + size))
 
     def queries(self, positions: Integers) -> Floats:
         """Some of the items as queries of the exact search."""
         vectors = np.array(self.matrix[positions])
-        if self._score != "direction" and self._settings.is_gaussian:
+        if self.score != "direction" and self.settings.is_gaussian:
             vectors[:, -1] = 1
         return vectors
 
@@ -150,13 +151,13 @@ class Approximate:
         return self.recipe.count
 
     @classmethod
-    def built(cls, kind: str, source: Source, *, settings: Settings, score: str) -> Approximate:
-        """Over everything in the source."""
+    def empty(cls, source: Source) -> Approximate:
+        """Of nothing yet, for everything in the source."""
         import faiss
 
         width = source.lifted(slice(0, 1)).shape[1]
         index: Any
-        if kind == "hnsw":
+        if source.kind == "hnsw":
             index = faiss.IndexHNSWFlat(width, LINKS)
             index.hnsw.efConstruction = CARE
         else:
@@ -164,12 +165,19 @@ class Approximate:
             index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, lists)
             some = np.linspace(0, len(source) - 1, min(len(source), lists * TRAINED_WITH)).astype(np.int64)
             index.train(source.lifted(some))
-        recipe = Recipe(kind, score, 0, len(source), LEAST_EFFORT, 0.0)
-        return cls(index, recipe, settings).extended(source)
+        recipe = Recipe(source.kind, source.score, 0, len(source), LEAST_EFFORT, 0.0)
+        return cls(index, recipe, source.settings)
 
-    def extended(self, source: Source) -> Approximate:
-        """With the rest of the source added, and as much effort as the recall wanted takes."""
-        for chunk in source.chunks(len(self)):
+    def extended(
+        self, source: Source, *, piece: int = CHUNK, stop: Callable[[], bool] = lambda: False
+    ) -> Approximate | None:
+        """With the rest of the source added, and as much effort as the recall wanted takes.
+
+        None where it was stopped, which is asked after every piece.
+        """
+        for chunk in source.chunks(len(self), piece):
+            if stop():
+                return None
             self._index.add(chunk)
         return self._tuned(source)
 
@@ -177,15 +185,18 @@ class Approximate:
         """Positions (n, count) for vectors of an exact search; `allowed` (positions,) leaves others out."""
         import faiss
 
-        selector = bits = None
+        selector, bits, share = None, None, 1.0
         if allowed is not None:
             bits = np.packbits(allowed[: len(self)], bitorder="little")  # must outlive the search
             selector = faiss.IDSelectorBitmap(len(self), faiss.swig_ptr(bits))
-        effort = max(self.recipe.effort, count)
+            # What is not allowed takes the places of what is: among few that are, more must be looked at.
+            share = float(allowed[: len(self)].mean()) if len(self) else 1.0
+        effort = min(4 * MOST_EFFORT, int(max(self.recipe.effort, count) / max(share, 1e-3)))
         if self.recipe.kind == "hnsw":
             parameters: Any = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)  # type: ignore[attr-defined]
         else:
-            parameters = faiss.SearchParametersIVF(nprobe=self.recipe.effort, sel=selector)  # type: ignore[call-arg]
+            probes = min(self._index.nlist, int(self.recipe.effort / max(share, 1e-3)))
+            parameters = faiss.SearchParametersIVF(nprobe=probes, sel=selector)  # type: ignore[call-arg]
         queries = np.ascontiguousarray(lifted_queries(vectors, self._settings, self.recipe.score), np.float32)
         positions = np.empty((len(queries), count), np.int64)
         away = np.empty((len(queries), count), np.float32)

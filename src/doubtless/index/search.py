@@ -157,6 +157,8 @@ def search(
 ) -> Hits:
     """The k best items of each query, among all or those at some positions."""
     approximate, k = cache.approximate, clamped(k, len(cache))
+    if positions is None and approximate is not None and 2 * int(cache.alive.sum()) < len(cache):
+        positions = np.flatnonzero(cache.alive)  # most were removed: links of HNSW lead through them
     few = positions is not None and len(positions) <= FEW
     if approximate is None or approximate.recipe.score != score or exact or few:
         pieces = cache.matrix(score).pieces() if positions is None else _gathered(cache, score, positions)

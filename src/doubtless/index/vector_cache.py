@@ -22,7 +22,7 @@ from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage,
 from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_widths, searchable, unpacked
 from doubtless.index.growing import Growing
 from doubtless.index.moments import CHUNK, Moments
-from doubtless.index.proposals import Approximate, Source, kind_for, next_step
+from doubtless.index.proposals import Approximate, Source, next_step
 from doubtless.index.seals import damaged
 from doubtless.index.settings import Settings
 from doubtless.index.sqlite import State, Store
@@ -219,8 +219,12 @@ class VectorCache:
         if self._writable and self._unsaved >= TAIL:
             self.save(version)
 
-    def save(self, version: int) -> None:
-        """Puts what is only in memory into the files. That it may fail costs time later, never items."""
+    def save(self, version: int, *, build: bool = False) -> None:
+        """Puts what is only in memory into the files. That it may fail costs time later, never items.
+
+        build: the approximate index is brought to them as well, which may take minutes; else only where whoever
+        made the gallery has chosen its kind. `Builder` does so in the background.
+        """
         if self.generation < 0:
             return  # nothing here is worth keeping
         try:
@@ -233,7 +237,7 @@ class VectorCache:
                 unsaved = self.items[len(self) - self._unsaved :]
                 self._files.append(Searchable(unsaved, tails), version=version)
                 self._map_again()
-            self._keep_approximate()
+            self._keep_approximate(build=build or self.settings.kind != "auto")
             self._keep_moments()
         except (OSError, StoreError) as error:
             warn_of_failed_write(self._index, error)
@@ -249,7 +253,7 @@ class VectorCache:
         self._fill(np.zeros(0, ITEM), {name: array[:0] for name, array in matrices.items()})
         self.append(Searchable(items, matrices))
         self._files, self.generation, self.version = None, state.generation, state.version
-        self.save(state.version)
+        self.save(state.version, build=True)
 
     @property
     def _unsaved(self) -> int:
@@ -297,27 +301,43 @@ class VectorCache:
         except DamageError as error:
             warn_of_damage(self._index, error)
 
-    def _keep_approximate(self) -> None:
+    def next_step(self) -> str:
+        """What there is to do about the approximate index of what is in the files."""
+        have = None if self.approximate is None else self.approximate.recipe
+        return (
+            "keep" if self._files is None else next_step(self.settings, have, count=self._files.stamp.count)
+        )
+
+    def source(self) -> Source:
+        """What an approximate index of the files is made of."""
+        score = self.settings.ranking_score
+        return Source(self.matrix(score).mapped, self.items["spread"], settings=self.settings, score=score)
+
+    def extendable(self) -> Approximate | None:
+        """The approximate index that there is, where it is to be extended and not built again."""
+        if self._files is None or self.next_step() != "extend":
+            return None
+        return self._files.read_approximate(self.settings, mapped=False)
+
+    def take(self, approximate: Approximate) -> None:
+        """Puts one that was made of the files, as they were a while ago, into them."""
+        assert self._files is not None
+        self._files.write_approximate(approximate)
+        self._load_approximate()
+
+    def _keep_approximate(self, *, build: bool) -> None:
         """Builds or extends the approximate index where there is enough in the files that it does not cover."""
         assert self._files is not None
-        have = None if self.approximate is None else self.approximate.recipe
-        step = next_step(self.settings, have, count=self._files.stamp.count)
-        if step == "keep":
-            return
+        step = self.next_step()
         if step == "drop":
             self._files.write_approximate(None)
             self.approximate = None
+        if step not in ("build", "extend") or not build:
             return
-        score = self.settings.ranking_score
-        source = Source(self.matrix(score).mapped, self.items["spread"], settings=self.settings, score=score)
-        old = None if step == "build" else self._files.read_approximate(self.settings, mapped=False)
-        if old is None:
-            kind = kind_for(self.settings, len(source))
-            new = Approximate.built(kind, source, settings=self.settings, score=score)
-        else:
-            new = old.extended(source)
-        self._files.write_approximate(new)
-        self._load_approximate()
+        source = self.source()
+        new = (self.extendable() or Approximate.empty(source)).extended(source)
+        assert new is not None  # nobody stops it
+        self.take(new)
 
     def _keep_moments(self) -> None:
         """Saves sums that somebody has asked for, where those in the files are much behind.

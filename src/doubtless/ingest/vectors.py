@@ -95,6 +95,8 @@ def read_matrix(path: Path, *, flat: bool = False) -> Tensor:
         matrix = np.load(path, allow_pickle=False, mmap_mode="r")
     except Exception as error:  # numpy raises many kinds for damaged files
         raise InputError(f"{path} is no readable .npy file: {error}.") from error
+    if not isinstance(matrix, np.ndarray):  # a .npz, whatever it is called
+        raise InputError(f"{path} holds several arrays; a .npy file holds one.")
     if flat and matrix.ndim == 1:
         matrix = matrix[:, None]
     if matrix.ndim != 2 or not len(matrix) or not np.issubdtype(matrix.dtype, np.floating):

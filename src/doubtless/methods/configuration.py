@@ -33,7 +33,12 @@ def load_config(path: str | Path, *, overrides: Sequence[str] = ()) -> Config:
     path = _found(Path(path))
     try:
         data = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (
+        OSError,
+        ValueError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:  # ValueError: numbers of 4,300 digits
         raise InputError(f"{path} is no readable YAML file: {error}.") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} must hold keys and values, such as `method: deterministic`.")
