@@ -120,6 +120,7 @@ export default {
   "covering.other": "Mit {confidence} Vertrauen ist es eines von diesen {count}, falls es in der Galerie ist: {labels}.",
 
   "is-it-right": "Stimmt das?",
+  "what-is-it": "Was ist es?",
   "right": "Richtig",
   "wrong": "Falsch",
   "it-is": "Es ist …",
