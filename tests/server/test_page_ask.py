@@ -123,7 +123,9 @@ def test_what_it_lies_between_can_be_chosen(browser: Browser, page: Served) -> N
     answer = page.service.answer_images([page.files["abstain"].read_bytes()], k=10, watched=False)[0]
     with visiting(browser, page) as visit:
         visit.ask("abstain")
-        choice = visit.page.locator(".feedback").get_by_role("button", name=answer.labels[0].label, exact=True)
+        choice = visit.page.locator(".feedback").get_by_role(
+            "button", name=answer.labels[0].label, exact=True
+        )
         with visit.page.expect_response("**/v1/feedback") as reply:
             choice.click()
         assert reply.value.json()["truth"] == answer.labels[0].label

@@ -35,8 +35,14 @@ def test_the_gallery_is_searched_filtered_and_paged(browser: Browser, page: Serv
         visit.page.get_by_role("link", name="Next").click()
         shows(f"49 to 96 of {total}")
         assert visit.page.locator(".tile a").first.get_attribute("href") != first
+        visit.page.get_by_role("link", name="Next").click()
+        shows(f"97 to {total} of {total}")
+        assert visit.page.get_by_role("link", name="Next").count() == 0
+        visit.page.get_by_role("link", name="Previous").click()
+        shows(f"49 to 96 of {total}")
         visit.page.get_by_role("link", name="Previous").click()
         shows(f"1 to 48 of {total}")
+        assert visit.page.locator(".tile a").first.get_attribute("href") == first
         visit.page.get_by_label("Search").fill("b c.png")
         visit.page.keyboard.press("Enter")
         shows("1 to 1 of 1")
@@ -205,3 +211,18 @@ def test_the_lab_moves_the_verdict_and_back(browser: Browser, page: Served) -> N
             "old => [...document.querySelectorAll('.part.total small')].at(-1).innerText === old", arg=before
         )
         assert visit.told() == sentence
+
+
+def test_addresses_lead_where_they_say_and_a_view_begins_anew(browser: Browser, page: Served) -> None:
+    with visiting(browser, page) as visit:
+        visit.ask("answer")
+        visit.page.get_by_role("link", name="Ask", exact=True).click()
+        visit.page.wait_for_selector(".welcome")
+        visit.page.get_by_role("link", name="Compare").click()
+        visit.page.wait_for_selector(".view-compare .side")
+        visit.page.go_back()
+        visit.page.wait_for_selector(".view-ask .welcome")
+        visit.page.goto(f"{page.address}/#/item/%E0%A4%A")  # cannot be decoded
+        visit.page.locator(".verdict.error", has_text="There is no such thing.").wait_for()
+        assert all("404" in one for one in visit.complaints)
+        visit.complaints.clear()
