@@ -114,12 +114,22 @@ def test_review_shows_duplicates_wrong_labels_and_the_least_certain(browser: Bro
             assert visit.page.locator(f".card.{kind}").count() == kinds.count(kind)
         assert visit.page.locator(".card.duplicate").first.locator("img").count() == 2
         assert visit.page.get_by_role("heading", name="Least certain").count() == 1
-        card = visit.page.locator(".card.label").first
+        twice = next(one for one in found["questions"] if one["kind"] == "duplicate")
+        pair = visit.page.locator(".card.duplicate").first
+        label = twice["other"]["label"]
+        pair.get_by_role("button", name=f"Both are {label}", exact=True).click()
+        pair.get_by_text("Kept: its label is").wait_for()
+        assert [label_of(page, twice[which]["id"]) for which in ("item", "other")] == [label, label]
         old = next(one for one in found["questions"] if one["kind"] == "label")
+        card = visit.page.locator(".card.label").first
         card.get_by_role("button", name="Change to").first.click()
         card.get_by_text("Kept: its label is").wait_for()
-    now = httpx.get(f"{page.address}/v1/items/{old['item']['id']}/about").json()
-    assert now["label"] == old["options"][0]["label"] != old["label"]
+        assert label_of(page, old["item"]["id"]) == old["options"][0]["label"] != old["label"]
+
+
+def label_of(page: Served, id: str) -> str:
+    found: str = httpx.get(f"{page.address}/v1/items/{id}/about").json()["label"]
+    return found
 
 
 def test_the_map_is_walked_pointed_at_and_narrowed_to_one_label(browser: Browser, page: Served) -> None:
