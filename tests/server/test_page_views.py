@@ -47,6 +47,7 @@ def test_the_gallery_is_searched_filtered_and_paged(browser: Browser, page: Serv
         visit.page.keyboard.press("Enter")
         shows("1 to 1 of 1")
         visit.page.get_by_role("link", name="Show all").click()
+        shows(f"1 to 48 of {total}")
         label = visit.page.get_by_role("combobox", name="Label")
         label.fill("class-4")
         label.press("Enter")
