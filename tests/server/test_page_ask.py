@@ -119,6 +119,19 @@ def test_right_wrong_and_the_label_are_kept(browser: Browser, page: Served) -> N
         visit.page.locator(".feedback .outcome", has_text="class-4").wait_for()
 
 
+def test_what_it_lies_between_can_be_chosen(browser: Browser, page: Served) -> None:
+    answer = page.service.answer_images([page.files["abstain"].read_bytes()], k=10, watched=False)[0]
+    with visiting(browser, page) as visit:
+        visit.ask("abstain")
+        choice = visit.page.locator(".feedback").get_by_role(
+            "button", name=answer.labels[0].label, exact=True
+        )
+        with visit.page.expect_response("**/v1/feedback") as reply:
+            choice.click()
+        assert reply.value.json()["truth"] == answer.labels[0].label
+        assert visit.page.get_by_role("button", name="Right", exact=True).count() == 0
+
+
 def test_the_photo_is_added_under_a_label(browser: Browser, page: Served) -> None:
     with visiting(browser, page) as visit:
         visit.ask("answer")

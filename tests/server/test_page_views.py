@@ -35,12 +35,19 @@ def test_the_gallery_is_searched_filtered_and_paged(browser: Browser, page: Serv
         visit.page.get_by_role("link", name="Next").click()
         shows(f"49 to 96 of {total}")
         assert visit.page.locator(".tile a").first.get_attribute("href") != first
+        visit.page.get_by_role("link", name="Next").click()
+        shows(f"97 to {total} of {total}")
+        assert visit.page.get_by_role("link", name="Next").count() == 0
+        visit.page.get_by_role("link", name="Previous").click()
+        shows(f"49 to 96 of {total}")
         visit.page.get_by_role("link", name="Previous").click()
         shows(f"1 to 48 of {total}")
+        assert visit.page.locator(".tile a").first.get_attribute("href") == first
         visit.page.get_by_label("Search").fill("b c.png")
         visit.page.keyboard.press("Enter")
         shows("1 to 1 of 1")
         visit.page.get_by_role("link", name="Show all").click()
+        shows(f"1 to 48 of {total}")
         label = visit.page.get_by_role("combobox", name="Label")
         label.fill("class-4")
         label.press("Enter")
@@ -108,12 +115,22 @@ def test_review_shows_duplicates_wrong_labels_and_the_least_certain(browser: Bro
             assert visit.page.locator(f".card.{kind}").count() == kinds.count(kind)
         assert visit.page.locator(".card.duplicate").first.locator("img").count() == 2
         assert visit.page.get_by_role("heading", name="Least certain").count() == 1
-        card = visit.page.locator(".card.label").first
+        twice = next(one for one in found["questions"] if one["kind"] == "duplicate")
+        pair = visit.page.locator(".card.duplicate").first
+        label = twice["other"]["label"]
+        pair.get_by_role("button", name=f"Both are {label}", exact=True).click()
+        pair.get_by_text("Kept: its label is").wait_for()
+        assert [label_of(page, twice[which]["id"]) for which in ("item", "other")] == [label, label]
         old = next(one for one in found["questions"] if one["kind"] == "label")
+        card = visit.page.locator(".card.label").first
         card.get_by_role("button", name="Change to").first.click()
         card.get_by_text("Kept: its label is").wait_for()
-    now = httpx.get(f"{page.address}/v1/items/{old['item']['id']}/about").json()
-    assert now["label"] == old["options"][0]["label"] != old["label"]
+        assert label_of(page, old["item"]["id"]) == old["options"][0]["label"] != old["label"]
+
+
+def label_of(page: Served, id: str) -> str:
+    found: str = httpx.get(f"{page.address}/v1/items/{id}/about").json()["label"]
+    return found
 
 
 def test_the_map_is_walked_pointed_at_and_narrowed_to_one_label(browser: Browser, page: Served) -> None:
@@ -205,3 +222,18 @@ def test_the_lab_moves_the_verdict_and_back(browser: Browser, page: Served) -> N
             "old => [...document.querySelectorAll('.part.total small')].at(-1).innerText === old", arg=before
         )
         assert visit.told() == sentence
+
+
+def test_addresses_lead_where_they_say_and_a_view_begins_anew(browser: Browser, page: Served) -> None:
+    with visiting(browser, page) as visit:
+        visit.ask("answer")
+        visit.page.get_by_role("link", name="Ask", exact=True).click()
+        visit.page.wait_for_selector(".welcome")
+        visit.page.get_by_role("link", name="Compare").click()
+        visit.page.wait_for_selector(".view-compare .side")
+        visit.page.go_back()
+        visit.page.wait_for_selector(".view-ask .welcome")
+        visit.page.goto(f"{page.address}/#/item/%E0%A4%A")  # cannot be decoded
+        visit.page.locator(".verdict.error", has_text="There is no such thing.").wait_for()
+        assert all("404" in one for one in visit.complaints)
+        visit.complaints.clear()

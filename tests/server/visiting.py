@@ -33,6 +33,14 @@ new PerformanceObserver(list => list.getEntries().forEach(one => window.shifts.p
 """Every movement of something that was drawn already, with what moved."""
 
 
+HASH = """hash => new Promise(done => {
+  if (location.hash === hash) { done(); return; }
+  addEventListener('hashchange', () => setTimeout(done), {once: true});
+  location.hash = hash;
+})"""
+"""Goes to another view of the page that is open, until the page has heard of it."""
+
+
 @dataclass
 class Served:
     """A server on loopback, pictures to ask it about, and whom its process has called since."""
@@ -96,7 +104,10 @@ class Visit:
 
     def go(self, view: str) -> None:
         """To a view, until it has stopped loading."""
-        self.page.goto(f"{self.served.address}/#/{view}")
+        if self.page.url.startswith(self.served.address):
+            self.page.evaluate(HASH, f"#/{view}")
+        else:
+            self.page.goto(f"{self.served.address}/#/{view}")
         self.page.wait_for_selector("main:not([aria-busy]) h1")
         self.page.wait_for_load_state("networkidle")
 

@@ -3,11 +3,13 @@
 
 import { get } from "./api.js";
 import { combobox } from "./combobox.js";
-import { announce, fill, h, later } from "./dom.js";
+import { announce, fill, h } from "./dom.js";
 import { tile } from "./pictures.js";
 import { count, t } from "./texts.js";
 
 const PAGE = 48;
+/** Where pages that were seen begin: an address holds its own beginning only. */
+const begins = new Map();
 
 export const title = () => t("nav.gallery");
 
@@ -18,6 +20,9 @@ export async function show(main, route, { signal, info }) {
   const pager = h("nav", { class: "pager", "aria-label": t("pages") });
   fill(main, h("h1", null, t("nav.gallery")), filters(asked), number, grid, pager);
   const page = Number(asked.get("page") ?? 1);
+  const place = (number) => address(asked, { after: "", page: number });
+  begins.set(place(page), asked.get("after") ?? "");
+  const before = begins.has(place(page - 1)) && page > 2 ? { after: begins.get(place(page - 1)), page: page - 1 } : { after: "", page: "" };
   const found = await get("/v1/items", {
     label: asked.get("label"), text: asked.get("text"), where: where(asked), limit: PAGE, after: asked.get("after"),
   }, { signal });
@@ -25,7 +30,7 @@ export async function show(main, route, { signal, info }) {
   const shown = found.items.length ? t("shown", { from: count(from + 1), to: count(from + found.items.length), total: count(found.total) }) : t("nothing-found");
   fill(number, shown);
   fill(grid, found.items.map((one) => tile(one, metadata(one))));
-  fill(pager, page > 1 ? h("a", { href: "#/gallery", class: "button", on: { click: (event) => { event.preventDefault(); history.back(); } } }, t("previous")) : null,
+  fill(pager, page > 1 ? h("a", { class: "button", href: address(asked, before) }, t("previous")) : null,
     found.next ? h("a", { class: "button", href: address(asked, { after: found.next, page: page + 1 }) }, t("next")) : null);
   announce(shown);
 }
@@ -63,7 +68,7 @@ function filters(asked) {
   };
   const field = (name, words, kind = "text") => {
     const input = h("input", { type: kind, value: asked.get(name) ?? "", name });
-    input.addEventListener("change", () => go({ [name]: input.value.trim() }));
+    input.addEventListener("change", () => { if (input.isConnected) go({ [name]: input.value.trim() }); });
     return h("label", { class: "field" }, h("span", null, words), input);
   };
   const text = field("text", t("search"), "search");
@@ -71,7 +76,8 @@ function filters(asked) {
   input.addEventListener("keydown", (event) => { if (event.key === "Enter") go({ text: input.value.trim() }); });
   input.addEventListener("search", () => go({ text: input.value.trim() }));
   const label = combobox({ caption: t("label"), value: asked.get("label") ?? "", chosen: (one) => go({ label: one }) });
-  label.input.addEventListener("change", later(() => go({ label: label.value() }), 50));
+  // A field that is taken away while it has the focus changes, too: nobody meant that.
+  label.input.addEventListener("change", () => { if (label.input.isConnected) go({ label: label.value() }); });
   const bare = ["text", "label", "key", "value"].every((name) => !asked.get(name));
   return h("div", { class: "filters", role: "search" }, text, label.element,
     h("details", { class: "plain", open: Boolean(asked.get("key")) }, h("summary", null, t("by-metadata")),

@@ -18,9 +18,13 @@ function feedback(answer, context) {
   const say = (body) => written(said, () => post("/v1/feedback", { answer: answer.id, who: "page", ...body }),
     (entry) => (entry.truth === null ? t("kept") : t("kept-as", { label: entry.truth })));
   const label = combobox({ caption: t("it-is"), hidden: true, placeholder: t("it-is"), chosen: (one) => one && say({ label: one }) });
-  return h("section", { class: "feedback", "aria-label": t("is-it-right") },
-    h("div", { class: "row" }, h("span", { class: "asking" }, t("is-it-right")),
-      button(t("right"), () => say({ said: "right" })), button(t("wrong"), () => say({ said: "wrong" })),
+  // Where nothing was answered nothing can be right: what it lies between can be chosen instead.
+  const labels = answer.decision === "abstain" ? (answer.between ?? []).map((one) => one.label).filter((one) => one !== null) : [];
+  const question = t(labels.length ? "what-is-it" : "is-it-right");
+  const choices = labels.length ? labels.map((one) => button(one, () => say({ label: one })))
+    : [button(t("right"), () => say({ said: "right" })), button(t("wrong"), () => say({ said: "wrong" }))];
+  return h("section", { class: "feedback", "aria-label": question },
+    h("div", { class: "row" }, h("span", { class: "asking" }, question), choices,
       label.element, named(label, t("say-so"), (one) => say({ label: one }))), said);
 }
 

@@ -25,7 +25,16 @@ function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
   const view = name in views && (name !== "lab" || context.info.demo) ? name : "ask";
-  return { view, id: decodeURIComponent(rest.join("/")), parameters: new URLSearchParams(query) };
+  return { view, id: decoded(rest.join("/")), parameters: new URLSearchParams(query) };
+}
+
+/** Addresses are written by people, too: what cannot be decoded is taken as it is. */
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 function navigate(current) {
@@ -72,6 +81,11 @@ document.documentElement.lang = language;
 const skip = document.getElementById("skip");
 skip.textContent = t("skip");
 skip.addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+// A click on the view that is shown begins it anew; the browser would do nothing.
+document.querySelector("header").addEventListener("click", (event) => {
+  const link = event.target.closest("a");
+  if (link && link.getAttribute("href") === (location.hash || "#/ask")) show();
+});
 document.getElementById("nav").setAttribute("aria-label", t("nav"));
 
 try {

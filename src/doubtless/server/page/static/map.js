@@ -7,10 +7,11 @@ import { fill, h, s } from "./dom.js";
 import { itemAddress, labelOf, thumbnail } from "./pictures.js";
 import { count, number, percent, t } from "./texts.js";
 
-const WIDTH = 900;
 const MARGIN = 22;
 const SMALL = 3.2;
 const LARGE = 10;
+/** Width of a map on a laptop; dots are smaller on smaller ones. */
+const USUAL = 900;
 const REACH = 24;
 const COLOURS = 8;
 /** Labels up to which colours tell them apart, with a list of them beside the map. */
@@ -61,13 +62,13 @@ class Drawing {
     this.plane = plane;
     this.labels = [...new Set(points.map((point) => point.label))].sort((one, other) => String(one).localeCompare(String(other)));
     this.places = new Map(this.labels.map((label, place) => [label, place]));
-    this.height = (WIDTH * plane.clientHeight) / plane.clientWidth;
-    this.points = placed(points, this.height);
-    const sizes = radii(points.map((point) => point.doubt ?? 0));
+    this.points = placed(points, plane.clientWidth, plane.clientHeight);
+    const smaller = Math.min(1.2, Math.max(0.6, plane.clientWidth / USUAL));
+    const sizes = radii(points.map((point) => point.doubt ?? 0)).map((radius) => smaller * radius);
     this.dots = this.points.map((point, place) => this.dot(point, sizes[place]));
     // Small dots lie over large ones, or they could not be pointed at.
     const order = [...this.dots.keys()].sort((one, other) => sizes[other] - sizes[one]);
-    this.svg = s("svg", { viewBox: `0 0 ${WIDTH} ${this.height.toFixed(1)}`, tabindex: "0", role: "application", "aria-roledescription": t("nav.map"), "aria-label": t("map.keys") },
+    this.svg = s("svg", { viewBox: `0 0 ${plane.clientWidth} ${plane.clientHeight}`, tabindex: "0", role: "application", "aria-roledescription": t("nav.map"), "aria-label": t("map.keys") },
       s("g", { class: "dots" }, order.map((place) => this.dots[place])));
     this.card = h("div", { class: "map-card", "aria-live": "polite" });
     this.card.hidden = true;
@@ -170,12 +171,12 @@ class Drawing {
 }
 
 /** Points in the drawing: as large as it allows, one scale for both directions, so that near stays near. */
-function placed(points, height) {
+function placed(points, width, height) {
   const [left, right] = [Math.min(...points.map((one) => one.x)), Math.max(...points.map((one) => one.x))];
   const [top, bottom] = [Math.min(...points.map((one) => one.y)), Math.max(...points.map((one) => one.y))];
-  const scale = Math.min((WIDTH - 2 * MARGIN) / Math.max(right - left, 1e-9), (height - 2 * MARGIN) / Math.max(bottom - top, 1e-9));
+  const scale = Math.min((width - 2 * MARGIN) / Math.max(right - left, 1e-9), (height - 2 * MARGIN) / Math.max(bottom - top, 1e-9));
   return points.map((point) => ({
-    ...point, left: WIDTH / 2 + (point.x - (left + right) / 2) * scale, top: height / 2 + (point.y - (top + bottom) / 2) * scale,
+    ...point, left: width / 2 + (point.x - (left + right) / 2) * scale, top: height / 2 + (point.y - (top + bottom) / 2) * scale,
   }));
 }
 

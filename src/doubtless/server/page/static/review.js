@@ -68,9 +68,20 @@ function actions(one, said) {
   if (one.kind === "answer") {
     return h("div", null, h("div", { class: "row" }, one.label === null ? null : [button(t("right"), () => feed({ said: "right" })), button(t("wrong"), () => feed({ said: "wrong" }))]), rest);
   }
+  if (one.kind === "duplicate") return h("div", { class: "row" }, twins(one, said), button(t("review.leave"), () => keep(one.label)));
   const others = one.options.filter((option) => option.label !== one.label);
-  return h("div", null, h("div", { class: "row" }, one.label === null ? null : button(t(one.kind === "duplicate" ? "review.leave" : "review.is-right", { label: one.label }), () => keep(one.label)),
-    others.map((option) => button(t("review.rather", { label: option.label }), () => keep(option.label)))), one.kind === "label" ? rest : null);
+  return h("div", null, h("div", { class: "row" }, one.label === null ? null : button(t("review.is-right", { label: one.label }), () => keep(one.label)),
+    others.map((option) => button(t("review.rather", { label: option.label }), () => keep(option.label)))), rest);
+}
+
+/** One picture under two labels: either may be right for both. */
+function twins(one, said) {
+  if (!one.options.length || !one.other) return null;
+  const both = (label) => written(said, async () => {
+    for (const item of [one.item, one.other]) await post(addresses.label(item.id), { label });
+    return { label };
+  }, (made) => t("labelled", made));
+  return [one.item.label, one.other.label].filter((label) => label !== null).map((label) => button(t("review.both", { label }), () => both(label)));
 }
 
 function least(found) {

@@ -120,6 +120,7 @@ export default {
   "covering.other": "Mit {confidence} Vertrauen ist es eines von diesen {count}, falls es in der Galerie ist: {labels}.",
 
   "is-it-right": "Stimmt das?",
+  "what-is-it": "Was ist es?",
   "right": "Richtig",
   "wrong": "Falsch",
   "it-is": "Es ist …",
@@ -200,7 +201,8 @@ export default {
   "review.was-it": "Es wurde {label} genannt. Richtig?",
   "review.what-is-it": "Darauf wurde nicht geantwortet. Was ist es?",
   "review.is-right": "{label} stimmt",
-  "review.leave": "{label} lassen",
+  "review.both": "Beide sind {label}",
+  "review.leave": "So lassen",
   "review.rather": "In {label} ändern",
   "something-else": "Etwas anderes",
   "review.least": "Am wenigsten sicher",

@@ -78,7 +78,7 @@ export default {
   "warning.set-too-small": "All {hits} hits together do not contain the right one with {confidence}.",
 
   "new-photo": "New photo",
-  "more-photos": "Add a photo of the same thing",
+  "more-photos": "Another photo of it",
   "other-photo": "Another photo",
   "start-over": "Start over",
   "photo": "Your photo {number}",
@@ -120,6 +120,7 @@ export default {
   "covering.other": "With {confidence} confidence it is one of these {count}, if it is in the gallery: {labels}.",
 
   "is-it-right": "Is that right?",
+  "what-is-it": "What is it?",
   "right": "Right",
   "wrong": "Wrong",
   "it-is": "It is …",
@@ -200,7 +201,8 @@ export default {
   "review.was-it": "It was called {label}. Right?",
   "review.what-is-it": "It was not answered. What is it?",
   "review.is-right": "{label} is right",
-  "review.leave": "Leave {label}",
+  "review.both": "Both are {label}",
+  "review.leave": "Leave them as they are",
   "review.rather": "Change to {label}",
   "something-else": "Something else",
   "review.least": "Least certain",
