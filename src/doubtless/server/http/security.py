@@ -26,7 +26,7 @@ from doubtless.server.http import problems
 from doubtless.server.http.incoming import TOGETHER, Held, Incoming
 from doubtless.server.http.rights import MAY_WRITE
 
-OPEN = frozenset({"/healthz"})
+OPEN = frozenset({"/healthz", "/readyz"})
 """Answered without a token."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 STOPPED = "The server is being stopped and could not finish this."
