@@ -66,8 +66,17 @@ def check_problem(response: httpx.Response, status: int) -> dict[str, Any]:
 class ServedProcess:
     """`doubtless serve` as a process of its own."""
 
-    def __init__(self, index: Path, *options: str, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        index: Path,
+        *options: str,
+        environment: dict[str, str] | None = None,
+        files: int | None = None,
+    ) -> None:
+        """files: how many it may open."""
+        limited = [] if files is None else ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh"]
         command = [
+            *limited,
             sys.executable,
             "-m",
             "doubtless",
@@ -111,8 +120,10 @@ class ServedProcess:
 
 
 @contextlib.contextmanager
-def served(index: Path, *options: str, environment: dict[str, str] | None = None) -> Iterator[ServedProcess]:
-    process = ServedProcess(index, *options, environment=environment)
+def served(
+    index: Path, *options: str, environment: dict[str, str] | None = None, files: int | None = None
+) -> Iterator[ServedProcess]:
+    process = ServedProcess(index, *options, environment=environment, files=files)
     try:
         yield process
     finally:

@@ -6,12 +6,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from doubtless.cli.create import IndexPlace
 from doubtless.errors import InputError
+
+if TYPE_CHECKING:
+    from doubtless.server.http.connections import ConnectionLimits
 
 TOKEN, READ_TOKEN = "DOUBTLESS_TOKEN", "DOUBTLESS_READ_TOKEN"
 
@@ -47,6 +50,10 @@ def serve(
         float | None,
         typer.Option(min=0.001, max=1000, help="Largest image, in million pixels; default: 50."),
     ] = None,
+    connections: Annotated[int, typer.Option(min=1, help="Connections open at a time.")] = 512,
+    per_client: Annotated[
+        int, typer.Option(min=1, help="Of them from one address; behind a proxy, set it to as many.")
+    ] = 128,
     decode_seconds: Annotated[
         float, typer.Option(min=0.01, max=3600, help="Time to decode an image.")
     ] = 10.0,
@@ -70,6 +77,7 @@ def serve(
     token, read_token = (os.environ.get(name) or None for name in (TOKEN, READ_TOKEN))
     check_binding(host, token, read_token)
     from doubtless.server.http.app import create_app
+    from doubtless.server.http.connections import ConnectionLimits
     from doubtless.server.service.decoder import Limits
     from doubtless.server.service.queue import Batching
     from doubtless.server.service.service import Service
@@ -87,37 +95,25 @@ def serve(
     try:
         hosts = None if token or read_token else LOOPBACK | {host}
         app = create_app(service, token=token, read_token=read_token, page=page, hosts=hosts)
-        run(app, host=host, port=port)
+        run(app, host=host, port=port, limits=ConnectionLimits(connections, per_client))
     finally:
         service.close()
 
 
-def run(app: Any, *, host: str, port: int) -> None:
+def run(app: Any, *, host: str, port: int, limits: ConnectionLimits | None = None) -> None:
     """Serves an application until it is told to stop; prints where, once it listens."""
-    import uvicorn
+    from doubtless.server.http.listening import BoundedServer
 
-    class Server(uvicorn.Server):
+    class Server(BoundedServer):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
-            for server in getattr(self, "servers", []):
-                for bound in server.sockets:
-                    name, number = bound.getsockname()[:2]
-                    shown = f"[{name}]" if ":" in name else name
-                    typer.echo(f"doubtless: serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)")
+            for name, number in self.addresses():
+                shown = f"[{name}]" if ":" in name else name
+                typer.echo(f"doubtless: serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)")
 
-    config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=60,
-    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn, when all is done
     try:
-        Server(config).run()
+        Server(app, host=host, port=port, limits=limits).run()
     except KeyboardInterrupt:
         return
 

@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
 
 from doubtless.server.http import insight, looking, problems, routes, schemas, static
-from doubtless.server.http.security import LOOPBACK, Guard
+from doubtless.server.http.security import LOOPBACK, OPEN, Guard
 from doubtless.server.service.service import Service
 from doubtless.version import __version__
 
@@ -95,7 +95,8 @@ def _describe(app: FastAPI, *, secured: bool) -> None:
             if secured:
                 made["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 made["security"] = [{"token": []}]
-                made["paths"]["/healthz"]["get"]["security"] = []
+                for address in OPEN:
+                    made["paths"][address]["get"]["security"] = []
             app.openapi_schema = made
         return app.openapi_schema
 

@@ -236,6 +236,12 @@ class HealthReply(BaseModel):
     status: Literal["ok"] = "ok"
 
 
+class ReadyReply(BaseModel):
+    """It can answer."""
+
+    status: Literal["ready"] = "ready"
+
+
 def image_address(id: str) -> str:
     """Where the image of an item is served."""
     return f"/v1/items/{quote(id, safe='')}/image"

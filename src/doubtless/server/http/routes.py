@@ -22,6 +22,7 @@ from doubtless.server.http.bodies import FORM, JSON
 from doubtless.server.http.looking import ItemSummary
 from doubtless.server.http.rights import may_write, refuse_reader
 from doubtless.server.service.decoder import Picture
+from doubtless.server.service.errors import OverloadedError
 from doubtless.server.service.queue import Query, Question
 from doubtless.server.service.service import Service, answer_of
 
@@ -333,8 +334,18 @@ def _add_about(router: APIRouter, service: Service, *, demo: bool) -> None:
 
     @router.get("/healthz", summary="Is it alive?", tags=["about"], responses=problems.described(400, 421))
     async def health() -> replies.HealthReply:
-        """Answers without a token."""
+        """Answers without a token, and looks at nothing: `/readyz` does."""
         return replies.HealthReply()
+
+    @router.get(
+        "/readyz", summary="Can it answer?", tags=["about"], responses=problems.described(400, 421, 503)
+    )
+    async def ready() -> replies.ReadyReply:
+        """Disk, database and model are tried, once a second at most. Answers without a token."""
+        missing = await service.readiness.missing()
+        if missing is not None:
+            raise OverloadedError(missing)
+        return replies.ReadyReply()
 
 
 def _question(

@@ -16,19 +16,20 @@ import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from doubtless.errors import InputError
 from doubtless.server.http import problems
+from doubtless.server.http.incoming import TOGETHER, Held, Incoming
 from doubtless.server.http.rights import MAY_WRITE
 
-OPEN = frozenset({"/healthz"})
+OPEN = frozenset({"/healthz", "/readyz"})
 """Answered without a token."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-BODY_SECONDS = 60.0
-"""A body that takes longer to arrive is not waited for."""
+STOPPED = "The server is being stopped and could not finish this."
 INSIDE = "Something went wrong inside; it has been logged."
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -67,6 +68,7 @@ class Guard:
         self.app, self.upload = app, upload
         self.token, self.read_token = (None if one is None else one.encode() for one in (token, read_token))
         self.hosts = None if hosts is None else frozenset(hosts)
+        self.held = Held(most=max(TOGETHER, 4 * upload))
         self._next_wrong = 0.0  # when the next wrong token is answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,13 +90,42 @@ class Guard:
                 await self._slow_down()
             await problems.response(status, detail, headers=headers)(scope, receive, protected)
             return
+        incoming = Incoming(receive, largest=self.upload, held=self.held)
         try:
-            await self.app(scope, _limited(receive, self.upload), protected)
+            await self._answer(scope, incoming, protected)
+        except ClientDisconnect:
+            pass  # nobody is there to be told
+        except asyncio.CancelledError:
+            if protected.started:
+                raise
+            await problems.response(503, STOPPED)(scope, receive, protected)
         except Exception as error:
             problems.log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
             if protected.started:
                 raise  # the connection breaks off: what was sent is not whole
             await problems.response(500, INSIDE)(scope, receive, protected)
+        finally:
+            incoming.release()
+
+    async def _answer(self, scope: Scope, incoming: Incoming, protected: Protected) -> None:
+        """Hands a request on until its client leaves: then what waits for its turn is not done.
+
+        What a thread has begun is finished, as a scope of anyio wants it; else those who leave would fill the
+        machine with threads that nobody counts.
+        """
+        with anyio.CancelScope() as wanted:
+
+            async def watch() -> None:
+                await incoming.left()
+                if not protected.finished:
+                    wanted.cancel()
+
+            await incoming.begin(scope)
+            watching = asyncio.create_task(watch())
+            try:
+                await self.app(scope, incoming, protected)
+            finally:
+                watching.cancel()
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         headers = Headers(scope=scope)
@@ -175,7 +206,7 @@ class Protected:
     """Sends responses with `HEADERS`."""
 
     def __init__(self, send: Send) -> None:
-        self.send, self.started = send, False
+        self.send, self.started, self.finished = send, False, False
 
     async def __call__(self, message: Message) -> None:
         """Sends a message, the first one with the headers."""
@@ -185,28 +216,9 @@ class Protected:
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
                 headers.setdefault(name, value)
+        elif message["type"] == "http.response.body":
+            self.finished = not message.get("more_body", False)
         await self.send(message)
-
-
-def _limited(receive: Receive, largest: int) -> Receive:
-    """A body is counted while it arrives, whatever was said of its length, and must arrive in time."""
-    until, seen, whole = time.monotonic() + BODY_SECONDS, 0, False
-
-    async def counted() -> Message:
-        nonlocal seen, whole
-        if whole:
-            return await receive()
-        try:
-            message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
-        except TimeoutError:
-            raise HTTPException(408, "The body took too long to arrive.") from None
-        seen += len(message.get("body", b""))
-        whole = not message.get("more_body", False)
-        if seen > largest:
-            raise HTTPException(413, f"The body has more than the {largest:,} bytes that are accepted.")
-        return message
-
-    return counted
 
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})

@@ -97,6 +97,11 @@ class Batcher(Generic[Item, Result]):
             self._queue.put((asked, future))
         return future
 
+    @property
+    def running(self) -> bool:
+        """Whether what is submitted will be worked on."""
+        return not self._closed and self._thread.is_alive()
+
     def close(self) -> None:
         """Finishes what was submitted, then stops. Closing twice is allowed."""
         with self._lock:

@@ -28,6 +28,7 @@ from doubtless.server.service.items import Items, StoredImage
 from doubtless.server.service.judgements import Judgements
 from doubtless.server.service.overview import Overview
 from doubtless.server.service.queue import Batcher, Batching, Engine, Query, Question, Reply
+from doubtless.server.service.readiness import Readiness
 from doubtless.server.service.thumbnails import Thumbnails
 from doubtless.version import __version__
 
@@ -74,6 +75,7 @@ class Service:
         )
         if model is not None:
             _warm_up(model)
+        self.readiness = Readiness(gallery, self.batcher, model, read_only=read_only)
 
     @classmethod
     def open(
@@ -253,6 +255,7 @@ class Service:
         """Finishes what was asked, then lets go of the index. Closing twice is allowed."""
         if self.decoder is not None:
             self.decoder.close()
+        self.readiness.close()
         self.thumbnails.close()
         self.overview.close()
         self.batcher.close()
