@@ -51,7 +51,8 @@ class Outlook:
         if self.queries is not None:
             ways.append(f"about {self.queries} known queries of the same labels")
         if self.unknown is not None and self.unknown < terms.unknown:
-            ways.append(f"no more than {self.unknown:.1%} unknown queries")
+            few = f"no more than {self.unknown:.1%}" if self.unknown >= 0.0005 else "no"
+            ways.append(f"{few} unknown queries")
         if not ways:
             return "More queries would not help; scores that tell right from wrong better would."
         return f"It would take {', or '.join(ways)}."
