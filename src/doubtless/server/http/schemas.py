@@ -17,7 +17,8 @@ Text = Annotated[str, StringConstraints(max_length=1000, pattern=r"^[^\x00]*$")]
 Id = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00\r\n]+$")]
 Key = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r'^[^\x00"\\]+$')]
 Scalar = bool | Whole | Number | Text | None
-Where = Annotated[dict[Key, Scalar | list[Scalar]], Field(max_length=20)]
+Where = Annotated[dict[Key, Scalar | Annotated[list[Scalar], Field(max_length=10_000)]], Field(max_length=32)]
+"""As many as the index takes."""
 Confidence = Annotated[float, Field(gt=0, lt=1, description="Of the covering set.")]
 Prior = Annotated[float, Field(gt=0, lt=1, description="How likely two such images are the same beforehand.")]
 TargetError = Annotated[
