@@ -39,6 +39,8 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     of_extras = {
         "fastapi",
         "starlette",
+        "anyio",
+        "h11",
         "uvicorn",
         "pyarrow",
         "ray",

@@ -86,7 +86,8 @@ def test_the_border_accepts_what_the_index_does() -> None:
     described = TypeAdapter(schemas.Where).json_schema()
     assert described["maxProperties"] == MOST_KEYS
     (values,) = described["patternProperties"].values()
-    assert values["anyOf"][-1]["maxItems"] == MOST_VALUES
+    (several,) = (one for one in values["anyOf"] if one["type"] == "array")
+    assert several["maxItems"] == MOST_VALUES
 
 
 ODD = [
