@@ -32,7 +32,7 @@ from pairs import published
 from pairs_page import table
 from torch import Tensor
 
-from doubtless.calibration.evidence import evidence
+from doubtless.calibration.evidence.evidence import evidence
 from doubtless.calibration.searches import fit_distribution
 from doubtless.data import open_source
 from doubtless.data.source import locate

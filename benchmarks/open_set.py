@@ -56,7 +56,7 @@ from open_set_measures import Asked, auroc, calibration_errors, held, of_open_se
 from open_set_page import write_results
 from torch import Tensor
 
-from doubtless.calibration.evidence import LabelHits, evidence
+from doubtless.calibration.evidence.evidence import LabelHits, evidence
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import Calibration, Known, calibrate, gated
 from doubtless.calibration.open_risk import Terms

@@ -30,11 +30,11 @@ from pairs_page import write_results
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from doubtless.calibration.evidence.surroundings import Surroundings, search_among
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.labelled_pairs import Recipe
-from doubtless.calibration.pair_promise import Side, least_score
-from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.surroundings import Surroundings, search_among
+from doubtless.calibration.pairs.labelled import Recipe
+from doubtless.calibration.pairs.pairs import PairCalibrator
+from doubtless.calibration.pairs.promise import Side, least_score
 from doubtless.data.source import locate
 from doubtless.embedding import Embedding
 from doubtless.metrics.verification import CELLS, PairCounts, equal_error_rate, tar_at_far

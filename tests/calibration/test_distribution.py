@@ -11,7 +11,6 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from doubtless.calibration.background import Background
 from doubtless.calibration.choice import ConditionalLogit, shares
 from doubtless.calibration.distribution import (
     AT_FITTING,
@@ -21,9 +20,10 @@ from doubtless.calibration.distribution import (
     none_features,
     shift_of_none,
 )
-from doubtless.calibration.evidence import NARROW, WIDE, LabelHits, Statistics, columns, evidence
+from doubtless.calibration.evidence.background import Background
+from doubtless.calibration.evidence.evidence import NARROW, WIDE, LabelHits, Statistics, columns, evidence
+from doubtless.calibration.evidence.within import PRIOR_ITEMS, LabelSpread, WithinMetric
 from doubtless.calibration.searches import FittedDistribution, Sample, Searches, fit_distribution
-from doubtless.calibration.within import PRIOR_ITEMS, LabelSpread, WithinMetric
 from doubtless.errors import InputError
 
 LABELS, EACH, DIM, DEPTH = 24, 8, 12, 20

@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from doubtless.calibration.features import PAIR, pair_features, stacked
-from doubtless.calibration.labelled_pairs import DEEP, LabelledPairs, Recipe, draw_pairs, sharing_nothing
-from doubtless.calibration.open_risk import share_wrong
-from doubtless.calibration.pair_answer import NOTHING_PROMISED, answer_pair, decided
-from doubtless.calibration.pair_promise import PairOutcomes, PairTerms, coupled, promised
-from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.promise import WORST
-from doubtless.calibration.regression import ProbabilityModel
-from doubtless.calibration.surroundings import (
+from doubtless.calibration.evidence.surroundings import (
     FAINT,
     SHARPNESS,
     Surroundings,
     search_among,
     surrounding_features,
 )
+from doubtless.calibration.features import PAIR, pair_features, stacked
+from doubtless.calibration.open_risk import share_wrong
+from doubtless.calibration.pairs.answer import NOTHING_PROMISED, answer_pair, decided
+from doubtless.calibration.pairs.labelled import DEEP, LabelledPairs, Recipe, draw_pairs, sharing_nothing
+from doubtless.calibration.pairs.pairs import PairCalibrator
+from doubtless.calibration.pairs.promise import PairOutcomes, PairTerms, coupled, promised
+from doubtless.calibration.promise import WORST
+from doubtless.calibration.regression import ProbabilityModel
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.metrics import match_brier, match_ece
@@ -121,7 +121,7 @@ class TestDrawing:
         assert not bool(pairs.same[20:].any())
 
     def test_queries_that_are_not_in_the_gallery_keep_all_that_is_around(self) -> None:
-        from doubtless.calibration.labelled_pairs import Around
+        from doubtless.calibration.pairs.labelled import Around
 
         embedding, labels = gallery(90, points=True)
         queries, asked = gallery(60, points=True, seed=3)

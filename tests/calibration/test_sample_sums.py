@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from doubtless.calibration.background import Background
-from doubtless.calibration.sample_sums import LabelledVectors
-from doubtless.calibration.within import WithinMetric
+from doubtless.calibration.evidence.background import Background
+from doubtless.calibration.evidence.sample_sums import LabelledVectors
+from doubtless.calibration.evidence.within import WithinMetric
 
 
 def some_items(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from doubtless.cli import app
 from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
-from doubtless.gallery.calibration import ItemFeatures, images_are_there
+from doubtless.gallery.calibration.fit import ItemFeatures, images_are_there
 from doubtless.index.folder import FolderIndex
 from doubtless.ingest.create import create_index_of_images
 from tests.ingest.pictures import tiny_images, write_folder

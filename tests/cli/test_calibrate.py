@@ -12,10 +12,10 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from doubtless.calibration.evidence.surroundings import search_among
 from doubtless.calibration.fit import Targets
-from doubtless.calibration.pair_answer import answer_pair
-from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.surroundings import search_among
+from doubtless.calibration.pairs.answer import answer_pair
+from doubtless.calibration.pairs.pairs import PairCalibrator
 from doubtless.cli import app
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery

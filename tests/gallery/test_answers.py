@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.fit import Targets, calibrate, random_split, trial
-from doubtless.calibration.pairs import ATTACHMENT, PairCalibrator
+from doubtless.calibration.pairs.pairs import ATTACHMENT, PairCalibrator
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.gallery.answer import NOT_IN_GALLERY
-from doubtless.gallery.calibrated import Calibrated
-from doubtless.gallery.calibration import calibration_queries
+from doubtless.gallery.calibration.calibrated import Calibrated
+from doubtless.gallery.calibration.fit import calibration_queries
 from doubtless.gallery.gallery import Gallery
 from doubtless.gallery.judge import Judge
 from doubtless.index.folder import FolderIndex

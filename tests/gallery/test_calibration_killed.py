@@ -17,7 +17,7 @@ import pytest
 
 from doubtless.errors import StoreError
 from doubtless.gallery import Gallery
-from doubtless.gallery.calibrated import STAMP, Calibrated
+from doubtless.gallery.calibration.calibrated import STAMP, Calibrated
 from doubtless.index.folder import FolderIndex
 from tests.gallery.galleries import gallery as made_up
 from tests.reference.calibrating_process import FIRST, SECOND, calibrate

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from doubtless.calibration.evidence.surroundings import search_among
 from doubtless.calibration.fit import Targets
-from doubtless.calibration.labelled_pairs import Recipe
-from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.surroundings import search_among
+from doubtless.calibration.pairs.labelled import Recipe
+from doubtless.calibration.pairs.pairs import PairCalibrator
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
-from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.calibration.calibrated import Calibrated
 from doubtless.gallery.pairs import fit_pairs, search_of, surroundings
 from doubtless.index.folder import FolderIndex
 from tests.gallery.galleries import gallery

@@ -20,8 +20,8 @@ import torch
 from doubtless.embedding import Embedding
 from doubtless.errors import FileError, InputError
 from doubtless.gallery import Gallery
-from doubtless.gallery.feedback import AHEAD, FeedbackStore, Shown
-from doubtless.gallery.labelled import labelled_queries
+from doubtless.gallery.calibration.labelled import labelled_queries
+from doubtless.gallery.feedback.store import AHEAD, FeedbackStore, Shown
 from doubtless.index.backends import INDEXES
 from tests.gallery.galleries import gallery as made_up
 from tests.index.memory_index import MemoryIndex
@@ -117,7 +117,7 @@ def test_several_writers_lose_nothing(store: FeedbackStore) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from doubtless.gallery.feedback import FeedbackStore, Shown
+from doubtless.gallery.feedback.store import FeedbackStore, Shown
 store = FeedbackStore(Path(sys.argv[1]))
 for number in range(100_000):
     id = f"{sys.argv[2]}-{number}"

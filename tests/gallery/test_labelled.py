@@ -16,8 +16,8 @@ import torch
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
+from doubtless.gallery.calibration.labelled import LabelledQueries, labelled_queries, sentences
 from doubtless.gallery.gallery import Gallery
-from doubtless.gallery.labelled import LabelledQueries, labelled_queries, sentences
 from doubtless.ingest.bulk import embed_files
 from doubtless.runs.model import load
 from tests.gallery.galleries import gallery as made_up

@@ -10,8 +10,9 @@ import torch
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery import Gallery, base, standing
-from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery import Gallery, base
+from doubtless.gallery.calibration import standing
+from doubtless.gallery.calibration.calibrated import Calibrated
 
 LABELS, PER, DIM = 20, 12, 12
 CENTRE = torch.nn.functional.normalize(

@@ -13,7 +13,7 @@ import torch
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.index import columns
+from doubtless.index.database import columns
 from doubtless.index.filters import MOST_KEYS, MOST_VALUES, admits
 from doubtless.index.folder import FolderIndex
 from doubtless.index.items import MOST_METADATA

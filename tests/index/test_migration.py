@@ -17,10 +17,10 @@ import torch
 
 from doubtless.cli import main
 from doubtless.errors import InputError, StoreError
-from doubtless.index import migration as migrating
 from doubtless.index.backends import create_index_at, open_index
 from doubtless.index.base import Index
-from doubtless.index.migration import checksum_of, migrate
+from doubtless.index.database import migration as migrating
+from doubtless.index.database.migration import checksum_of, migrate
 from tests.index.test_index import variances_of
 from tests.reference.gallery import DRAWN, drawn
 from tests.reference.milvus_server import serving
@@ -198,7 +198,7 @@ def test_killed(root: str, tmp_path: Path, way: str) -> None:
     )
     source, target = filled(places[0], count=400), places[1]
     slow = """
-import time, doubtless.cli, doubtless.index.migration as module
+import time, doubtless.cli, doubtless.index.database.migration as module
 copy, module.TOGETHER = module.migrate, 16
 module.migrate = lambda *given, **named: copy(*given, **named, observer=lambda *_: time.sleep(0.1))
 doubtless.cli.main()

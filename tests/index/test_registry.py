@@ -14,8 +14,8 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import INDEXES, backend_of, create_index_at, folder_beside, open_index
 from doubtless.index.construction import Construction
+from doubtless.index.database.migration import migrate
 from doubtless.index.folder import FolderIndex
-from doubtless.index.migration import migrate
 from doubtless.index.milvus.index import MilvusIndex
 from doubtless.index.settings import Settings
 from doubtless.ingest.create import create_index

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from doubtless.embedding import Embedding
+from doubtless.index.database.lock import Gate
 from doubtless.index.folder import FolderIndex
-from doubtless.index.lock import Gate
 
 DIM = 8
 

@@ -13,8 +13,8 @@ import doubtless
 from doubtless.data.streams.tables import read_labels
 from doubtless.embedding import Embedding, save_embedding
 from doubtless.errors import InputError, StoreError
+from doubtless.index.database.lock import WriterLock
 from doubtless.index.folder import FolderIndex
-from doubtless.index.lock import WriterLock
 from doubtless.ingest.bulk import embed_files
 from doubtless.ingest.create import MODEL, create_index, create_index_of_images, fill
 from doubtless.ingest.vectors import imported, joined, read_faiss, read_vectors

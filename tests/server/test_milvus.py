@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from doubtless.index.migration import migrate
+from doubtless.index.database.migration import migrate
 from doubtless.server.service.service import Service
 
 pytest.importorskip("pymilvus")

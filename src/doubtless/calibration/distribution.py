@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doubtless.calibration.background import Background
 from doubtless.calibration.choice import ConditionalLogit, shares
-from doubtless.calibration.evidence import (
+from doubtless.calibration.evidence.background import Background
+from doubtless.calibration.evidence.evidence import (
     NARROW,
     OF_SCORES,
     OF_VECTORS,
@@ -32,8 +32,8 @@ from doubtless.calibration.evidence import (
     Vectors,
     evidence,
 )
+from doubtless.calibration.evidence.within import LabelSpread, WithinMetric
 from doubtless.calibration.regression import Logistic
-from doubtless.calibration.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
 
 ATTACHMENT = "distribution"

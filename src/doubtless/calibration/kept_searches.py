@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.distribution import DEPTH
-from doubtless.calibration.evidence import LabelHits, Vectors
+from doubtless.calibration.evidence.evidence import LabelHits, Vectors
 from doubtless.calibration.searches import Sample, Searches
 
 SPARE = 14

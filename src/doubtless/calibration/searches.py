@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.distribution import FOLDS, UNKNOWN, Distribution, LabelDistribution, Weights
-from doubtless.calibration.evidence import Evidence, LabelHits, Statistics, Vectors, evidence
-from doubtless.calibration.sample_sums import LabelledVectors
-from doubtless.calibration.within import LabelSpread
+from doubtless.calibration.evidence.evidence import Evidence, LabelHits, Statistics, Vectors, evidence
+from doubtless.calibration.evidence.sample_sums import LabelledVectors
+from doubtless.calibration.evidence.within import LabelSpread
 from doubtless.errors import InputError
 from doubtless.logistic import folds_of
 

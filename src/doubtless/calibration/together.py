@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from doubtless.calibration.distribution import DEPTH, Distribution, LabelDistribution
-from doubtless.calibration.evidence import LabelHits, columns
+from doubtless.calibration.evidence.evidence import LabelHits, columns
 from doubtless.calibration.kept_searches import SPARE, Items, KeptSearches, hits_of, search_items
 from doubtless.calibration.open_risk import Terms
 from doubtless.calibration.outcomes import Outcomes

@@ -13,7 +13,7 @@ from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.gallery import Gallery
-    from doubtless.gallery.labelled import LabelledQueries
+    from doubtless.gallery.calibration.labelled import LabelledQueries
 
 QueryPlace = Annotated[
     str | None,
@@ -82,7 +82,7 @@ def calibrate(
     Example: doubtless calibrate gallery --pairs checked.csv
     """
     from doubtless.gallery import Gallery
-    from doubtless.gallery.calibration import Targets
+    from doubtless.gallery.calibration.fit import Targets
     from doubtless.progress import bar
 
     refuse_both(json, csv)
@@ -130,7 +130,7 @@ def read_pairs(path: Path) -> list[tuple[str, str, bool]]:
 
 
 def _read_queries(queries: str | None, labels: Path | None, gallery: Gallery) -> LabelledQueries | None:
-    from doubtless.gallery.labelled import labelled_queries
+    from doubtless.gallery.calibration.labelled import labelled_queries
     from doubtless.ingest.progress import BulkProgress
 
     if queries is None:
@@ -202,7 +202,7 @@ def _of_labels(record: dict[str, Any]) -> list[str]:
 def _of_queries(record: dict[str, Any]) -> list[str]:
     """What became of queries that were given, or how many items have no other of their label."""
     if "given" in record:
-        from doubtless.gallery.labelled import sentences as told
+        from doubtless.gallery.calibration.labelled import sentences as told
 
         return told(record["given"])
     if not record["without_positive"]:

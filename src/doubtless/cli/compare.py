@@ -44,7 +44,7 @@ def compare(
     from dataclasses import asdict
 
     from doubtless.gallery import Gallery
-    from doubtless.gallery.calibration import compare_by_run
+    from doubtless.gallery.calibration.fit import compare_by_run
     from doubtless.progress import bar
 
     refuse_both(json, csv)

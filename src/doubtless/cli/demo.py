@@ -135,7 +135,7 @@ def tally(asked: Sequence[ShownAnswer]) -> str:
 def _calibrated(path: Path) -> str:
     """Calibrates a gallery that is not; the sentence of its promise."""
     from doubtless.gallery import Gallery
-    from doubtless.gallery.calibration import Targets
+    from doubtless.gallery.calibration.fit import Targets
 
     with Gallery.open(path, writable=True) as gallery:
         if gallery.status()["promise"] is None:

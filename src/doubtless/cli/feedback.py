@@ -87,7 +87,7 @@ def feedback(
 
 def told_of(entry: Feedback) -> str:
     """One entry in a line."""
-    from doubtless.gallery.feedback import moment
+    from doubtless.gallery.feedback.store import moment
 
     shown = entry.shown
     answered = shown.label if shown.decision == "answer" else shown.decision

@@ -18,7 +18,7 @@ def calibrated(
     gallery: Gallery, place: str, *, queries: str | None = None
 ) -> tuple[dict[str, Any] | None, list[str]]:
     """Calibrates a gallery on labelled queries or its own items, as far as it can; the record, and sentences."""
-    from doubtless.gallery.labelled import labelled_queries
+    from doubtless.gallery.calibration.labelled import labelled_queries
     from doubtless.ingest.progress import BulkProgress
     from doubtless.progress import bar
 

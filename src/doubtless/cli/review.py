@@ -12,7 +12,7 @@ from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.gallery import Gallery
-    from doubtless.gallery.review import Review
+    from doubtless.gallery.feedback.review import Review
 
 CSV_COLUMNS = ("id", "kind", "tells", "question", "label", "options", "other")
 

@@ -9,17 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from doubtless.calibration.pair_answer import PairAnswer as PairAnswer
+    from doubtless.calibration.pairs.answer import PairAnswer as PairAnswer
     from doubtless.calibration.sentence import Sentence as Sentence
     from doubtless.gallery.answer import Answer as Answer
     from doubtless.gallery.answer import AnswerHit as AnswerHit
     from doubtless.gallery.answer import LabelChance as LabelChance
     from doubtless.gallery.answers import Answers as Answers
-    from doubtless.gallery.feedback import Feedback as Feedback
+    from doubtless.gallery.feedback.store import Feedback as Feedback
+    from doubtless.gallery.feedback.watching import Watch as Watch
     from doubtless.gallery.gallery import Gallery as Gallery
     from doubtless.gallery.gallery import open_gallery as open
     from doubtless.gallery.queries import Queries as Queries
-    from doubtless.gallery.watching import Watch as Watch
     from doubtless.index.items import Item as Item
 
 _HOMES = {
@@ -30,10 +30,10 @@ _HOMES = {
     "Answers": ("gallery.answers", "Answers"),
     "AnswerHit": ("gallery.answer", "AnswerHit"),
     "LabelChance": ("gallery.answer", "LabelChance"),
-    "PairAnswer": ("calibration.pair_answer", "PairAnswer"),
+    "PairAnswer": ("calibration.pairs.answer", "PairAnswer"),
     "Sentence": ("calibration.sentence", "Sentence"),
-    "Feedback": ("gallery.feedback", "Feedback"),
-    "Watch": ("gallery.watching", "Watch"),
+    "Feedback": ("gallery.feedback.store", "Feedback"),
+    "Watch": ("gallery.feedback.watching", "Watch"),
     "open": ("gallery.gallery", "open_gallery"),  # `doubtless.open(PLACE)`
 }
 

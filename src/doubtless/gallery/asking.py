@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, overload
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
-from doubtless.calibration.pair_answer import PairAnswer
+from doubtless.calibration.pairs.answer import PairAnswer
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer

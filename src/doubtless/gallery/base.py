@@ -15,12 +15,12 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.calibrated import Calibrated, stamp_of
+from doubtless.gallery.calibration.calibrated import Calibrated, stamp_of
+from doubtless.gallery.calibration.kept import Change
+from doubtless.gallery.calibration.standing import Standings
 from doubtless.gallery.judge import Judge
-from doubtless.gallery.kept import Change
 from doubtless.gallery.model import ModelLike, ModelOf, recorded_model
 from doubtless.gallery.queries import Pictures, Queries, embedding_of, is_vectors
-from doubtless.gallery.standing import Standings
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting

@@ -17,7 +17,7 @@ from doubtless.errors import InputError
 from doubtless.gallery.queries import Vectors, embedding_of, label_words
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
-from doubtless.index.migration import migrate as migrate
+from doubtless.index.database.migration import migrate as migrate
 from doubtless.index.settings import IndexScore, Kind
 from doubtless.ingest.bulk import Meter, embedded
 from doubtless.ingest.create import Filled, Finish, create_index, create_index_of_images, fill

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from doubtless.calibration.distribution import DEPTH as LABEL_DEPTH
 from doubtless.calibration.distribution import Distribution
-from doubtless.calibration.evidence import LabelHits
+from doubtless.calibration.evidence.evidence import LabelHits
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.sentence import Sentence
 from doubtless.calibration.together import FittedTogether, Pooling
@@ -23,7 +23,7 @@ from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.gallery.answer import ABSTAIN, ANSWER, NOT_IN_GALLERY, finite
 from doubtless.gallery.answers import Answers, Doubted, Terms, watched_doubt
-from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.calibration.calibrated import Calibrated
 from doubtless.gallery.label_doubt import LabelDoubt, covering_of, oddness
 from doubtless.gallery.together import as_one, odd_as_one
 from doubtless.index.base import Index

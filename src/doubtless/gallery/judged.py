@@ -12,13 +12,13 @@ import numpy as np
 from doubtless.calibration.watch import share_asked
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer
-from doubtless.gallery.feedback import Feedback, FeedbackStore, Judgement, Shown
+from doubtless.gallery.feedback.store import Feedback, FeedbackStore, Judgement, Shown
+from doubtless.gallery.feedback.watching import Watch, promise_name, watch
 from doubtless.gallery.upkeep import Upkeep
-from doubtless.gallery.watching import Watch, promise_name, watch
 from doubtless.index.forms import fitting, packed
 
 if TYPE_CHECKING:
-    from doubtless.gallery.review import Looked, Review
+    from doubtless.gallery.feedback.review import Looked, Review
 
 SHOWN_LABELS = 5
 """Labels of an answer that are kept with it."""
@@ -126,7 +126,7 @@ class Judged(Upkeep):
 
     def look_over(self) -> Looked:
         """The part of `review` that takes a while: its items, each judged by all others."""
-        from doubtless.gallery.review import look_over
+        from doubtless.gallery.feedback.review import look_over
 
         return look_over(self)
 
@@ -139,7 +139,7 @@ class Judged(Upkeep):
         kinds    only these: "answer", "label", "duplicate"
         looked   what `look_over` has found, of items that have not changed since
         """
-        from doubtless.gallery.review import review
+        from doubtless.gallery.feedback.review import review
 
         return review(self, most, kinds=kinds, looked=looked)
 
@@ -148,7 +148,7 @@ class Judged(Upkeep):
 
         Of an answer also "right" and "wrong" are taken; an item that has the label already is not asked for again.
         """
-        from doubtless.gallery.review import accept
+        from doubtless.gallery.feedback.review import accept
 
         return accept(self, id, label, who=who)
 

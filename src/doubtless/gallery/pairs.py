@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from doubtless.calibration.evidence.surroundings import Both, SearchAround, Surroundings
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import Targets
-from doubtless.calibration.labelled_pairs import Around, Recipe
-from doubtless.calibration.pair_answer import PairAnswer, answer_pair
-from doubtless.calibration.pair_promise import PairTerms
-from doubtless.calibration.pairs import PairCalibrator
-from doubtless.calibration.surroundings import Both, SearchAround, Surroundings
+from doubtless.calibration.pairs.answer import PairAnswer, answer_pair
+from doubtless.calibration.pairs.labelled import Around, Recipe
+from doubtless.calibration.pairs.pairs import PairCalibrator
+from doubtless.calibration.pairs.promise import PairTerms
 from doubtless.embedding import Embedding
 from doubtless.index.base import Index
 

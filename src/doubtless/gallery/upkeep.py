@@ -15,9 +15,9 @@ from doubtless.index.items import Item, checked_ids, refuse_unknown
 if TYPE_CHECKING:
     from doubtless.calibration.fit import Targets
     from doubtless.data import Progress
-    from doubtless.gallery.calibration import NoveltyOf
+    from doubtless.gallery.calibration.fit import NoveltyOf
+    from doubtless.gallery.calibration.labelled import LabelledQueries
     from doubtless.gallery.content import ImageSources, Imported, Reading
-    from doubtless.gallery.labelled import LabelledQueries
     from doubtless.ingest.create import Filled
 
 
@@ -109,7 +109,8 @@ class Upkeep(Asking):
                    (these and the space that they fill), or "auto": features where model and images are found
         most       queries used, drawn at random with `seed` where there are more
         """
-        from doubtless.gallery import calibration, labelled
+        from doubtless.gallery.calibration import fit as calibration
+        from doubtless.gallery.calibration import labelled
 
         if pairs is not None:
             calibrated = calibration.calibrate_on_pairs(self.index, pairs)
@@ -141,7 +142,7 @@ class Upkeep(Asking):
         promise is asked for as it was. How odd a picture is, and pairs, stay as they were calibrated: where most of
         a gallery is another, `calibrate` it.
         """
-        from doubtless.gallery import recalibration
+        from doubtless.gallery.calibration import recalibration
 
         record = recalibration.recalibrate(self.index, seed=seed)
         self.reload()

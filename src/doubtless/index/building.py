@@ -11,7 +11,7 @@ import contextlib
 import threading
 
 from doubtless.errors import StoreError
-from doubtless.index.lock import Gate
+from doubtless.index.database.lock import Gate
 from doubtless.index.proposals import Approximate, Source
 from doubtless.index.vector_cache import VectorCache
 

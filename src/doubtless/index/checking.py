@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from doubtless.errors import DoubtlessError
-from doubtless.index.connection import translated
+from doubtless.index.database.connection import translated
+from doubtless.index.database.store import Store
 from doubtless.index.forms import read_attachment
-from doubtless.index.sqlite import Store
 from doubtless.index.vector_cache import BLOCK, VectorCache
 
 MOST_TOLD = 100

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 from doubtless.errors import InputError, StoreError
 from doubtless.files import umask
-from doubtless.index.lock import WriterLock
+from doubtless.index.database.lock import WriterLock
+from doubtless.index.database.store import Store
 from doubtless.index.settings import Settings
-from doubtless.index.sqlite import Store
 
 UNFINISHED = "unfinished"
 """Under this name an index keeps, where its backend has no better way, what has to be done before it is whole."""

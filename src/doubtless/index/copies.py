@@ -18,11 +18,11 @@ from pathlib import Path
 from doubtless.errors import InputError, StoreError
 from doubtless.files import umask
 from doubtless.index.checking import check
-from doubtless.index.connection import connect, open_as, translated
 from doubtless.index.construction import exists_already, is_taken
+from doubtless.index.database.connection import connect, open_as, translated
+from doubtless.index.database.store import Store
+from doubtless.index.database.witness import NAME, Witness
 from doubtless.index.settings import DATABASE
-from doubtless.index.sqlite import Store
-from doubtless.index.witness import NAME, Witness
 
 OWN = {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", "writer.lock", NAME, "cache"}
 """Of the index's files, those that are not copied as they lie."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.columns import Column, Columns, one_of
+from doubtless.index.database.columns import Column, Columns, one_of
 from doubtless.index.forms import Integers
 from doubtless.index.items import Item
 from doubtless.index.vector_cache import VectorCache

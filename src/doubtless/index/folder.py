@@ -23,8 +23,10 @@ from doubtless.errors import InputError
 from doubtless.index import search as searching
 from doubtless.index.base import Index
 from doubtless.index.building import Builder
-from doubtless.index.columns import Columns
 from doubtless.index.construction import Construction, building_folder, create_folder, is_taken
+from doubtless.index.database.columns import Columns
+from doubtless.index.database.lock import Gate, WriterLock
+from doubtless.index.database.store import Store, rows_where
 from doubtless.index.filters import Filter, Where, text_condition
 from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
 from doubtless.index.items import (
@@ -36,12 +38,10 @@ from doubtless.index.items import (
     refuse_unknown,
     whole_numbers,
 )
-from doubtless.index.lock import Gate, WriterLock
 from doubtless.index.moments import Moments
 from doubtless.index.salvage import Salvage, open_damaged, salvage
 from doubtless.index.search import statistics
 from doubtless.index.settings import DATABASE, IndexScore, Settings
-from doubtless.index.sqlite import Store, rows_where
 from doubtless.index.vector_cache import VectorCache
 from doubtless.search.hits import Hits
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from doubtless.errors import InputError, StoreError
-from doubtless.index import connection as database
-from doubtless.index import seals
+from doubtless.index.database import connection as database
+from doubtless.index.database import seals
 from doubtless.index.forms import read_attachment, unpacked
 from doubtless.index.settings import DATABASE, Settings
 

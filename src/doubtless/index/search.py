@@ -19,10 +19,10 @@ from torch import Tensor
 
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, nearest
+from doubtless.index.database.store import Store
 from doubtless.index.forms import ITEM, Floats, Integers, fitting, searchable, spread, unpacked
 from doubtless.index.proposals import DEPTH, SAMPLE, Approximate, Piece, propose, recall_of
 from doubtless.index.settings import IndexScore, Settings
-from doubtless.index.sqlite import Store
 from doubtless.index.vector_cache import Matrix, VectorCache
 from doubtless.search.hits import Hits
 from doubtless.search.scores import ScoreName, query_vectors

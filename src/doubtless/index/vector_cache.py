@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from doubtless.errors import StoreError
 from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage, warn_of_failed_write
+from doubtless.index.database.seals import damaged
+from doubtless.index.database.store import State, Store
 from doubtless.index.forms import ITEM, Floats, Integers, Searchable, matrix_widths, searchable, unpacked
 from doubtless.index.growing import Growing
 from doubtless.index.moments import CHUNK, Moments
 from doubtless.index.proposals import Approximate, Source, next_step
-from doubtless.index.seals import damaged
 from doubtless.index.settings import Settings
-from doubtless.index.sqlite import State, Store
 
 BLOCK = 16_384  # rows taken from the database at a time
 BEHIND = 0.9  # share of the rows in the files that sums in the files must reach not to be written again

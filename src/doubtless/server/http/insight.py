@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from doubtless.data.images import uploaded_kinds
 from doubtless.gallery import Item
-from doubtless.gallery.review import Looked, Question
+from doubtless.gallery.feedback.review import Looked, Question
 from doubtless.gallery.survey import Map, Survey, risk_coverage
 from doubtless.server.http import problems
 from doubtless.server.http.looking import ItemSummary

@@ -13,7 +13,7 @@ from typing import Any
 
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery
-from doubtless.gallery.review import Looked
+from doubtless.gallery.feedback.review import Looked
 from doubtless.gallery.survey import Map, Survey, mapped, survey
 from doubtless.server.service.errors import OverloadedError
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from doubtless.calibration.watch import NOT_ASKED, RIGHT, UNSAID, WRONG, Counted, Drawn, Verdict, verdict
-from doubtless.gallery.feedback import Feedback, FeedbackStore, Shown, moment
+from doubtless.gallery.feedback.store import Feedback, FeedbackStore, Shown, moment
 
 NAMED_BY = ("target_error", "confidence", "unknown", "bound", "threshold", "queries", "labels")
 """What of a promise tells it from another one."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from doubtless.calibration.surroundings import Both, SearchAround, Surroundings, search_among
+from doubtless.calibration.evidence.surroundings import Both, SearchAround, Surroundings, search_among
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 

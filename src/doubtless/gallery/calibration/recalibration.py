@@ -21,9 +21,9 @@ from doubtless.calibration.kept_searches import (
     some_of,
 )
 from doubtless.errors import InputError
-from doubtless.gallery.calibrated import Calibrated
-from doubtless.gallery.kept import Kept, Sketch
-from doubtless.gallery.label_calibration import MOST, fitted_on, items_of
+from doubtless.gallery.calibration.calibrated import Calibrated
+from doubtless.gallery.calibration.kept import Kept, Sketch
+from doubtless.gallery.calibration.labels import MOST, fitted_on, items_of
 from doubtless.gallery.label_doubt import oddness
 from doubtless.index.base import Index
 

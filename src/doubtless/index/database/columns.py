@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from doubtless.index.connection import connect, reading
+from doubtless.index.database.connection import connect, reading
 from doubtless.index.forms import Integers
 from doubtless.index.growing import Growing
 from doubtless.index.items import UNQUOTABLE

@@ -7,11 +7,11 @@ from typing import Literal
 
 import torch
 
-from doubtless.calibration.pair_promise import Side, least_score, promised
-from doubtless.calibration.pairs import PairCalibrator, check_prior
+from doubtless.calibration.evidence.surroundings import Both
+from doubtless.calibration.pairs.pairs import PairCalibrator, check_prior
+from doubtless.calibration.pairs.promise import Side, least_score, promised
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.sentence import Sentence
-from doubtless.calibration.surroundings import Both
 from doubtless.embedding import Embedding
 
 Decision = Literal["same", "different", "cannot-tell"]

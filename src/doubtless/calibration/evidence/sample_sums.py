@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from doubtless.calibration.background import Background
-from doubtless.calibration.within import WithinMetric
+from doubtless.calibration.evidence.background import Background
+from doubtless.calibration.evidence.within import WithinMetric
 
 LOST = 1e-9
 """Of the variance of all items: what within labels is less than this is what subtracting left over."""

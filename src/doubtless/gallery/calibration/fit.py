@@ -12,20 +12,20 @@ from torch import Tensor
 
 from doubtless.calibration import distribution, fit
 from doubtless.calibration.calibrator import Calibrator
+from doubtless.calibration.evidence.surroundings import search_among
 from doubtless.calibration.features import DEPTH
 from doubtless.calibration.fit import DEFAULT, Calibration, Known
 from doubtless.calibration.fit import Targets as Targets
 from doubtless.calibration.kept_searches import SPARE, some_of
-from doubtless.calibration.labelled_pairs import Recipe
-from doubtless.calibration.pair_answer import PairAnswer, answer_pair
-from doubtless.calibration.pairs import PairCalibrator
+from doubtless.calibration.pairs.answer import PairAnswer, answer_pair
+from doubtless.calibration.pairs.labelled import Recipe
+from doubtless.calibration.pairs.pairs import PairCalibrator
 from doubtless.calibration.risk import RiskControl
-from doubtless.calibration.surroundings import search_among
 from doubtless.embedding import Embedding
 from doubtless.errors import FileError, InputError, nearest
-from doubtless.gallery import label_calibration
-from doubtless.gallery.calibrated import Calibrated
-from doubtless.gallery.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
+from doubtless.gallery.calibration import labels as label_calibration
+from doubtless.gallery.calibration.calibrated import Calibrated
+from doubtless.gallery.calibration.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
 from doubtless.gallery.pairs import fit_pairs, surroundings
 from doubtless.index.base import Index
 from doubtless.search.hits import Hits, hits_without_class, without_itself

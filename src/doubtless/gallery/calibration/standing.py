@@ -34,9 +34,9 @@ from doubtless.calibration.part import (
 from doubtless.calibration.sentence import Sentence
 from doubtless.calibration.together import fit_together
 from doubtless.errors import InputError
+from doubtless.gallery.calibration.kept import Change, Sketch
+from doubtless.gallery.calibration.labels import fitted_on, items_of
 from doubtless.gallery.judge import Judge
-from doubtless.gallery.kept import Change, Sketch
-from doubtless.gallery.label_calibration import fitted_on, items_of
 from doubtless.index.base import Index
 
 if TYPE_CHECKING:

@@ -9,19 +9,20 @@ from typing import Any
 
 from torch import Tensor
 
-from doubtless.calibration import calibrator, conformal, distribution, pairs, promise, risk
+from doubtless.calibration import calibrator, conformal, distribution, promise, risk
 from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.conformal import CoveringSets, Presence
 from doubtless.calibration.distribution import LabelDistribution
 from doubtless.calibration.fit import Calibration
-from doubtless.calibration.pairs import PairCalibrator
+from doubtless.calibration.pairs import pairs
+from doubtless.calibration.pairs.pairs import PairCalibrator
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.risk import RiskControl
 from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.errors import StoreError
-from doubtless.gallery import kept
-from doubtless.gallery.kept import Kept
+from doubtless.gallery.calibration import kept
+from doubtless.gallery.calibration.kept import Kept
 from doubtless.index.base import Index
 
 RECORD = "calibration"

@@ -7,7 +7,7 @@ other photographs of the same things, it can. Photographs of things that it does
     queries.csv                 columns path (or image, or id) and label; relative paths begin at the CSV's folder
     embedded/                   what `doubtless embed` wrote
     queries.npz, .safetensors   embeddings with their labels; also parquet; .npy with labels in a CSV of their own
-    feedback                    what people said of answers (`doubtless.gallery.feedback_queries`)
+    feedback                    what people said of answers (`doubtless.gallery.feedback.queries`)
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from doubtless.data.streams.opening import open_streams
 from doubtless.data.streams.tables import read_labels
 from doubtless.embedding import Embedding, holds_vectors
 from doubtless.errors import InputError, listed
-from doubtless.gallery import feedback_queries
-from doubtless.gallery.calibrated import Calibrated
+from doubtless.gallery.calibration.calibrated import Calibrated
 from doubtless.gallery.content import import_file
-from doubtless.gallery.feedback import FeedbackStore
+from doubtless.gallery.feedback import queries as feedback_queries
+from doubtless.gallery.feedback.store import FeedbackStore
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
 from doubtless.ingest.bulk import Meter, WorkUnit, embed_unit, embedded, usual_batch

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index import seals
-from doubtless.index.connection import connect, create, reading, translated, writing
+from doubtless.index.database import seals
+from doubtless.index.database.connection import connect, create, reading, translated, writing
+from doubtless.index.database.witness import Witness, refuse_older
 from doubtless.index.forms import Block, Floats, Integers
 from doubtless.index.items import Fields
 from doubtless.index.settings import SCHEMA, Settings
-from doubtless.index.witness import Witness, refuse_older
 
 TABLES = """
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER) WITHOUT ROWID;

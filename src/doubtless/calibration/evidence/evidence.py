@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.linalg import vecdot
 from torch.nn.functional import embedding_bag
 
-from doubtless.calibration.background import Background
-from doubtless.calibration.within import LabelSpread, WithinMetric
+from doubtless.calibration.evidence.background import Background
+from doubtless.calibration.evidence.within import LabelSpread, WithinMetric
 from doubtless.errors import InputError
 from doubtless.search.hits import Hits
 

@@ -15,7 +15,7 @@ import numpy as np
 from doubtless.calibration.fit import FEWEST
 from doubtless.calibration.watch import LEAST_SHARE
 from doubtless.errors import InputError
-from doubtless.gallery.feedback import Feedback, FeedbackStore, Shown
+from doubtless.gallery.feedback.store import Feedback, FeedbackStore, Shown
 from doubtless.index.forms import unpacked
 from doubtless.ingest.shards import EmbeddedShard
 

@@ -30,9 +30,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from doubtless.calibration.labelled_pairs import LabelledPairs
 from doubtless.calibration.open_risk import Terms
 from doubtless.calibration.outcomes import Outcomes
+from doubtless.calibration.pairs.labelled import LabelledPairs
 from doubtless.calibration.promise import Promise
 from doubtless.errors import InputError
 

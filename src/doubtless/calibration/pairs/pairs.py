@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from doubtless.calibration.evidence.surroundings import SURROUNDINGS, Both, surrounding_features
 from doubtless.calibration.features import PAIR, pair_features, stacked
-from doubtless.calibration.labelled_pairs import Around, LabelledPairs, Recipe
-from doubtless.calibration.pair_promise import PairOutcomes, PairTerms, Side, figures
+from doubtless.calibration.pairs.labelled import Around, LabelledPairs, Recipe
+from doubtless.calibration.pairs.promise import PairOutcomes, PairTerms, Side, figures
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.regression import Logistic, ProbabilityModel, rising
-from doubtless.calibration.surroundings import SURROUNDINGS, Both, surrounding_features
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.logistic import cross_fit, fit_logistic, folds_of

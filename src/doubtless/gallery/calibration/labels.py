@@ -22,9 +22,9 @@ from doubtless.calibration.promise import Promise
 from doubtless.doubt.doubt import Doubt
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.gallery.calibrated import LABELS, Calibrated
-from doubtless.gallery.doubt import DoubtFitter
-from doubtless.gallery.kept import Kept, Sketch
+from doubtless.gallery.calibration.calibrated import LABELS, Calibrated
+from doubtless.gallery.calibration.doubt import DoubtFitter
+from doubtless.gallery.calibration.kept import Kept, Sketch
 from doubtless.gallery.label_doubt import covering_of, oddness
 from doubtless.index.base import Index
 from doubtless.metrics.calibration import match_ece

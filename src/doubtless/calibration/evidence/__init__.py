@@ -1,0 +1,1 @@
+"""What speaks for a label, measured on a query's hits."""

@@ -1,0 +1,1 @@
+"""Two pictures: the same, different, or not to be told, under a promise of its own."""

@@ -1,0 +1,1 @@
+"""What people say of answers: kept, counted as queries, watched for whether promises hold, and asked for."""
