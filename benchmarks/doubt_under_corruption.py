@@ -22,16 +22,16 @@ import argparse
 import itertools
 import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from corruptions import GREY, blur, noise, occlude
 from torch import Tensor
 
 from doubtless.calibration.features import DEPTH
 from doubtless.data import ImageSet
+from doubtless.data.corruptions import CORRUPTIONS, GREY, Corruption, occlude
 from doubtless.doubt.doubt import ATTACHMENT, Doubt
 from doubtless.doubt.queries import hits_with_truth
 from doubtless.files import write_text
@@ -43,27 +43,21 @@ from doubtless.runs.doubt import Reader, fit_run_doubt
 STEPS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 IMAGES = 100
 MEASURES = ("uncertainty", "run doubt", "index doubt", "right")
-Corruption = Callable[[Tensor, float, int], Tensor]
-CORRUPTIONS: dict[str, Corruption] = {
-    "blur": lambda image, strength, seed: blur(image, strength),
-    "noise": lambda image, strength, seed: noise(image, strength, seed=seed),
-    "occlusion": lambda image, strength, seed: occlude(image, strength, seed=seed),
-}
 
 
-def strong_noise(image: Tensor, strength: float, seed: int) -> Tensor:
+def strong_noise(image: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """Up to five times the sliders' strongest."""
     pattern = torch.randn(image.shape[1:], generator=torch.Generator().manual_seed(seed))
     return (image + 255 * strength * pattern).round().clamp(0, 255).to(torch.uint8)
 
 
-def black_blocks(image: Tensor, strength: float, seed: int) -> Tensor:
+def black_blocks(image: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """The sliders' blocks in the colour of the background."""
     hidden = occlude(torch.zeros_like(image), strength, seed=seed) > 0
     return image.masked_fill(hidden, 0)
 
 
-def grey_square(image: Tensor, strength: float, seed: int) -> Tensor:
+def grey_square(image: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """One square in the middle that hides the same share as the blocks."""
     height, width = (round((0.8 * strength) ** 0.5 * side) for side in image.shape[1:])
     top, left = (image.shape[1] - height) // 2, (image.shape[2] - width) // 2
@@ -118,7 +112,7 @@ class Measured:
         """Every measure of every image, (100,)."""
         images = torch.stack(
             [
-                self.preparation(corruption(self.source.image(int(row)), strength, place))
+                self.preparation(corruption(self.source.image(int(row)), strength, seed=place))
                 for place, row in enumerate(self.rows)
             ]
         )
@@ -136,7 +130,7 @@ class Measured:
         }
 
 
-def measure(run: Run, corruptions: dict[str, Corruption], *, part: str) -> dict[str, Any]:
+def measure(run: Run, corruptions: Mapping[str, Corruption], *, part: str) -> dict[str, Any]:
     """Corruption → measure → its mean at every step, and the rises in standard errors."""
     measured = Measured(run, part=part)
     found: dict[str, Any] = {}

@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from doubtless.data import open_source
-from doubtless.data.prepare import Preparation
-from doubtless.data.source import Source, locate
-from doubtless.models import Encoder
+if TYPE_CHECKING:
+    from doubtless.data.source import Source
 
 SIZE = 192
 WEIGHTS = "efficientnet_lite0.safetensors"
@@ -54,6 +53,8 @@ def frozen_features(name: str, cache: Path) -> Features:
     """The features of one of the sources, from the cache or made now."""
     path = cache / f"{name}.pt"
     if not path.exists():
+        from doubtless.data import open_source  # what is in the cache needs neither data nor networks
+
         images = SOURCES[name]
         source = open_source(images.source)
         found = _made(source, chosen(source, images), images.size)
@@ -80,6 +81,10 @@ def chosen(source: Source, images: Images) -> Tensor:
 
 
 def _made(source: Source, rows: Tensor, size: int) -> Features:
+    from doubtless.data.prepare import Preparation
+    from doubtless.data.source import locate
+    from doubtless.models import Encoder
+
     encoder = Encoder(
         "tf_efficientnet_lite0", channels=3, size=size, pooling="gem", weights=str(locate(WEIGHTS))
     ).eval()

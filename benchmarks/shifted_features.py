@@ -14,13 +14,13 @@ from io import BytesIO
 from pathlib import Path
 
 import torch
-from corruptions import blur
 from frozen_features import SOURCES, WEIGHTS, Features, chosen
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from doubtless.data import open_source
+from doubtless.data.corruptions import blur
 from doubtless.data.prepare import Preparation
 from doubtless.data.source import locate
 from doubtless.models import Encoder

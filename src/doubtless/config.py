@@ -105,10 +105,15 @@ class LossConfig(Section):
     """Of the contrastive loss: all pairs of a batch, or those that take part in such a triplet of it."""
     reduction: Literal["active", "all"] = "active"
     """Of the contrastive loss: positives and negatives are averaged over those pairs that are not zero, or all."""
+    distance: Literal["squared", "plain"] = "squared"
+    """Of the contrastive loss: ½ d², whose curvature LAM knows, or d itself, as its published code has it."""
     arguments: dict[str, Any] = {}
     miner: NamedConfig | None = None
     lr_factor: float = Field(default=1.0, gt=0)
     """The loss's own parameters (proxies) learn this much faster."""
+
+
+LoggerName = Literal["tensorboard", "wandb", "mlflow"]
 
 
 class TrainingConfig(Section):
@@ -150,6 +155,8 @@ class TrainingConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int = Field(default=1, ge=1)
     nodes: int = Field(default=1, ge=1)
+    loggers: list[LoggerName] = []
+    """Where the figures of every epoch go beside the run's log.csv (docs/pipelines.md)."""
 
 
 class OpenSetConfig(Section):
@@ -177,8 +184,14 @@ class EvaluationConfig(Section):
     they are, somewhat larger test images are often better."""
     ood_ratio: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """OOD items to one query in the paper one compares with; None: no further AUPRC."""
+    scale: Literal["tuned", "as is"] = "as is"
+    """tuned: the consensus is measured once more with all variances times one number, chosen on the validation
+    part in the same way for every method (`ece_tuned`)."""
     open_set: OpenSetConfig | None = None
     """Labels left out of the gallery: FNIR@FPIR, OSCR, risk of errors and unknowns together; None: not measured."""
+    disturbed: int | None = Field(default=None, ge=2)
+    """So many test images are blurred, covered with noise, hidden in part and cropped: does the uncertainty rise?
+    Each is embedded 24 times; None: not measured."""
 
 
 class Config(Section):
@@ -308,10 +321,19 @@ def evaluation_options(
     ood_ratio: float | None = None,
     size: int | None = None,
     open_set: float | None = None,
+    scale: str | None = None,
+    disturbed: int | None = None,
 ) -> EvaluationConfig:
-    """The same with another score, ratio, size or share of labels left out, where one is asked for."""
+    """The same with what is asked for in place of what it says."""
     divided = None if open_set is None else {"left_out": open_set}
-    wanted = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": divided}
+    wanted = {
+        "score": score,
+        "ood_ratio": ood_ratio,
+        "size": size,
+        "open_set": divided,
+        "scale": scale,
+        "disturbed": disturbed,
+    }
     changes = {name: value for name, value in wanted.items() if value is not None}
     try:
         return EvaluationConfig.model_validate({**options.model_dump(), **changes})

@@ -221,6 +221,7 @@ def test_keys_are_those_of_before_there_were_younger_settings(monkeypatch: pytes
         "training.warmup=1",
         "evaluation.size=32",
         "evaluation.open_set={}",
+        "evaluation.scale=tuned",
     ):
         assert run_key(make_config(with_overrides(plain, [setting]))) != "c1fb5162e730"
 
@@ -326,7 +327,7 @@ def test_shipped_suites_are_valid(path: Path) -> None:
 
 
 def test_bad_suites_are_sentences(suite: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="did you mean 'omniglot'"):
+    with pytest.raises(InputError, match="did you mean 'open-omniglot'"):
         load_suite("omniglott", folder=SUITES)
     with pytest.raises(InputError, match="There is no suite"):
         load_suite(tmp_path / "none.yaml")

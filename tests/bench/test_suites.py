@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ from doubtless.metrics.catalogue import OTHER, meaning
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "suites"
 EVERY = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 CLOSED, OPEN = ["fashion", "cifar10"], ["open-omniglot", "grocery-lite0"]
+EQUAL = ["fashion-equal", "cifar10-equal", "omniglot-equal"]
+"""All of whose rows share recipe and number of trials, but for those that follow a paper or its code."""
+FROM_PAPERS = {"lam-online-as-printed", "lam-online-as-coded"}
 TRAINED_OTHERWISE = {
     "fashion": {"lam-online"},
     "cifar10": {"lam-online-ratio-1", "lam-online-as-printed", "lam-online-kronecker"},
@@ -68,6 +72,52 @@ def test_a_second_stage_has_the_settings_of_its_first(suite: Suite) -> None:
         assert row.tuned_as == (row.base if suite.grid_of(row.base) else None)
         assert suite.config(name, 0).loss == suite.config(row.base, 0).loss
         assert first.base is None
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_rows_share_the_recipe_where_that_is_said(name: str) -> None:
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    found = {row: config for row, config in configs(suite).items() if row not in FROM_PAPERS}
+    recipes = {
+        (
+            config.training.epochs,
+            config.training.batch_size,
+            config.training.optimizer,
+            str(config.data.augment),
+        )
+        for config in found.values()
+    }
+    assert len(recipes) == 1
+    assert {config.method for config in found.values()} >= set(all_methods()) - {"triplet"}
+    assert all(config.evaluation.scale == "tuned" for config in configs(suite).values())
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_trained_rows_are_tried_alike(name: str) -> None:
+    """Each with as many settings as any other, but those that take what another row was given."""
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    for row, options in suite.methods.items():
+        if grid := suite.grid_of(row):
+            assert prod(map(len, grid.values())) == suite.trials, row
+        else:
+            untrained = suite.config(row, 0).method == "pretrained"
+            assert options.tuned_as or row in FROM_PAPERS or untrained, row
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_no_row_may_be_tried_with_more_settings_than_its_table_allows(name: str) -> None:
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    if suite.trials is not None:
+        grids = [suite.grid_of(row) for row in suite.methods]
+        assert max((prod(map(len, grid.values())) for grid in grids if grid), default=0) <= suite.trials
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_one_out_of_distribution_set_is_untouched(name: str) -> None:
+    suite = load_suite(FOLDER / f"{name}.yaml")
+    assert suite.untouched_ood is not None
+    sets = {ood.lower().rpartition(":")[2].removesuffix(".npz") for ood in suite.base["data"]["ood"]}
+    assert suite.untouched_ood in sets
 
 
 @pytest.mark.parametrize("name", OPEN)

@@ -136,14 +136,15 @@ def test_a_gaussian_gets_everything() -> None:
     )
     names = {f"{metric}@{k}" for metric in ("recall", "map", "ece") for k in (1, 5, 10)}
     names |= {"label_top1", "label_top1_balanced", "aurc", "augrc"}
-    names |= {"map@r", "r_precision", "error_auroc", "ausc", "ausc_match", "ausc_oracle", "ece", "nmi", "f1"}
+    names |= {"map@r", "r_precision", "error_auroc", "ausc", "ausc_match", "ausc_oracle", "nmi", "f1"}
+    names |= {"ece", "ece_floor"}
     names |= {f"coverage@risk{risk}" for risk in ("0.01", "0.05", "0.1")}
     names |= {f"ood_{metric}/other" for metric in ("auroc", "auprc", "auprc_balanced", "fpr95")}
     names |= {"eer"} | {f"{metric}@far{rate}" for metric in ("tar", "threshold") for rate in ("0.1", "0.01")}
     assert set(found.measures) == names
     assert set(found.baselines) == {"distance", "ratio", "spread", "norm"}
     for name, measure in found.measures.items():
-        if name in {"nmi", "f1", "eer"} or "@far" in name:
+        if name in {"nmi", "f1", "eer", "ece_floor"} or "@far" in name:
             assert measure.low is None
         else:
             assert measure.low is not None
@@ -155,6 +156,8 @@ def test_a_gaussian_gets_everything() -> None:
         "roc/other",
         "histogram/other",
         "reliability",
+        "deciles",
+        "ranked/other",
     }
     lines = {"uncertainty", "oracle", "random", "distance", "ratio", "spread", "norm"}
     assert set(found.curves["sparsification"]) == set(found.curves["risk_coverage"]) == lines

@@ -51,6 +51,22 @@ def test_equals_the_loop(
     assert float(found) == pytest.approx(by_loop(z, labels, margin, weight, reduction), abs=1e-9)
 
 
+@pytest.mark.parametrize("margin", [0.4, 0.9, 1.6])
+def test_plain_distances_are_those_of_pytorch_metric_learning(margin: float) -> None:
+    """Its defaults, which LAM's published code trains with: distances not squared, averages over what is not 0."""
+    from pytorch_metric_learning.losses import ContrastiveLoss
+
+    z = torch.randn(
+        12, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1), requires_grad=True
+    )
+    labels = torch.arange(12) % 3
+    found = contrastive_loss(z, labels, margin=margin, distance="plain")
+    expected = ContrastiveLoss(pos_margin=0, neg_margin=margin)(z, labels)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+    one, other = (torch.autograd.grad(loss, z)[0] for loss in (found, expected))
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+
+
 @both_reductions
 def test_gradcheck(reduction: str) -> None:
     """Of the active reduction, too: how many pairs are active is a constant."""

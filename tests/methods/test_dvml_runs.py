@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from doubtless.bench.suite import load_suite
-from doubtless.config import LossConfig
 from doubtless.methods.configuration import load_config, make_config
 from doubtless.methods.dvml import LOSSES, Dvml
-from doubtless.methods.metric_loss import MetricLoss
 from doubtless.report.method_figures.dvml import nearest_real
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.runs.evaluation import RunEvaluation
@@ -117,16 +114,3 @@ def test_configuration_that_ships(data: str, like: str) -> None:
     for section in ("data", "model", "loss", "training"):
         assert config[section] == same[section]
     assert config["dvml"]["samples"] == 20
-
-
-@pytest.mark.parametrize("name", ["dvml-omniglot", "dvml-grocery"])
-def test_suites_pair_every_loss_alone_with_itself_under_dvml(name: str) -> None:
-    suite = load_suite(ROOT / "benchmarks" / "suites" / f"{name}.yaml")
-    for row in ("triplet", "npair", "margin-dws"):
-        alone, under = (suite.config(method, 0).to_dict() for method in (row, f"dvml-{row}"))
-        assert (alone["method"], under["method"]) == ("deterministic", "dvml")
-        assert alone["loss"] == under["loss"]
-        assert suite.methods[f"dvml-{row}"].tuned_as == row
-        MetricLoss(LossConfig(**alone["loss"]), dim=4, classes=4)
-    for method in suite.methods:
-        assert suite.config(method, 0).evaluation.ks == [1, 2, 4, 8]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from doubtless.errors import InputError
 from doubtless.laplace import contrastive_ggn, contrastive_step
 from doubtless.losses import contrastive_loss
 from tests.reference.curvature import brute_force_ggn
@@ -39,13 +40,15 @@ def a_problem(
     negative_weight=st.floats(0, 1),
     reduction=st.sampled_from(["active", "all"]),
     pairs=st.sampled_from(["all", "semi-hard", "hard"]),
+    distance=st.sampled_from(["squared", "plain"]),
     seed=st.integers(0, 50),
 )
 def test_loss_and_gradient_are_those_of_the_contrastive_loss(
-    labels, margin, negative_weight, reduction, pairs, seed
+    labels, margin, negative_weight, reduction, pairs, distance, seed
 ) -> None:
     inputs = [tensor.requires_grad_() for tensor in a_problem(seed)]
     options = {"margin": margin, "negative_weight": negative_weight, "reduction": reduction}
+    options["distance"] = distance
     outputs = torch.nn.functional.linear(*inputs)
     expected = contrastive_loss(outputs, torch.tensor(labels), pairs=pairs, **options)
     found = contrastive_step(*inputs, torch.tensor(labels), chosen=pairs, **options).loss
@@ -78,6 +81,16 @@ def test_curvature_is_that_of_contrastive_ggn(geometry, approximation, labels, r
         torch.testing.assert_close(step.loss, plain)  # whatever the curvature's own weights
         torch.testing.assert_close(step.curvature, expected, rtol=1e-10, atol=1e-12)
         assert bool(step.valid) == bool((expected[0] != 0).any())
+
+
+def test_plain_distances_train_and_squared_ones_curve() -> None:
+    problem, labels = a_problem(), torch.tensor(LABELS["balanced"])
+    step = contrastive_step(*problem, labels, margin=1.3, distance="plain")
+    squared = contrastive_step(*problem, labels, margin=1.3)
+    torch.testing.assert_close(step.curvature, squared.curvature, rtol=0, atol=0)
+    assert float(step.loss) != pytest.approx(float(squared.loss))
+    with pytest.raises(InputError, match="no distance 'plane'; did you mean 'plain'"):
+        contrastive_step(*problem, labels, margin=1.3, distance="plane")
 
 
 @pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
@@ -125,9 +138,13 @@ def test_equal_points_are_no_positive_pair_and_loss_and_step_agree_on_it(dtype: 
     torch.testing.assert_close(
         torch.autograd.grad(found.loss, weight), torch.autograd.grad(expected, weight), rtol=1e-4, atol=1e-5
     )
-    alike = contrastive_step(features[:1].expand(6, -1), weight, bias, torch.zeros(6), margin=1.3)
-    assert not bool(alike.valid)
-    assert float(alike.loss.detach()) == 0
+    for distance in ("squared", "plain"):
+        alike = contrastive_step(
+            features[:1].expand(6, -1), weight, bias, torch.zeros(6), margin=1.3, distance=distance
+        )
+        assert not bool(alike.valid)
+        assert float(alike.loss.detach()) == 0
+        assert not torch.autograd.grad(alike.loss, weight)[0].any()
 
 
 @pytest.mark.parametrize("geometry", ["arccos", "euclidean"])

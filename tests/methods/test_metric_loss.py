@@ -115,7 +115,7 @@ def test_a_class_is_given_the_sizes_and_trains_its_parameters() -> None:
         ({"name": "proxies", "arguments": {"size": 1}}, "takes classes, dim, scale, got size"),
         (
             {"name": "contrastive", "arguments": {"power": 1}},
-            "takes margin, negative_weight, pairs, reduction, got power",
+            "takes distance, margin, negative_weight, pairs, reduction, got power",
         ),
         ({"name": "module:os.sep"}, "must be a function"),
     ],

@@ -14,7 +14,7 @@ from torch.distributions import Normal
 
 from doubtless.data import Batch
 from doubtless.methods.configuration import make_config
-from doubtless.methods.pfe import FIRST_SCALE, FIRST_SHIFT, SharedBatchNorm
+from doubtless.methods.pfe import PfeOptions, SharedBatchNorm
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.training import train_run
 
@@ -30,7 +30,7 @@ def test_the_two_shared_numbers_move(run: Run) -> None:
     """The published one ends at γ = 1, β = 0 and σ ≈ 1 for every image."""
     norm = run.load_method().shared_norm
     assert abs(float(norm.scale.detach())) > 0.05
-    assert abs(float(norm.shift.detach()) - FIRST_SHIFT) > 0.3
+    assert abs(float(norm.shift.detach()) - PfeOptions().first_shift) > 0.3
     record = json.loads((run.path / "model.json").read_text())["record"]
     assert record["scale"] == pytest.approx(float(norm.scale.detach()))
     assert record["shift"] == pytest.approx(float(norm.shift.detach()))
@@ -110,6 +110,6 @@ def test_shared_batch_norm_is_batch_norm_with_equal_weights(training: bool) -> N
 
 
 def test_shared_batch_norm_starts_as_published() -> None:
-    norm = SharedBatchNorm(3)
-    assert (norm.scale.item(), norm.shift.item()) == (pytest.approx(FIRST_SCALE), FIRST_SHIFT)
+    norm, options = SharedBatchNorm(3), PfeOptions()
+    assert (norm.scale.item(), norm.shift.item()) == (pytest.approx(options.first_scale), options.first_shift)
     assert sorted(p.numel() for p in norm.parameters()) == [1, 1]

@@ -133,6 +133,19 @@ def rank_ece(uncertainty: Sequence[float], values: Sequence[float], bins: int = 
     return total / count
 
 
+def means_by_tenth(uncertainty: Sequence[float], values: Sequence[float]) -> list[tuple[Fraction, float]]:
+    """Middle, and mean over all orders, of each tenth that has items."""
+    count, found = len(values), []
+    ways = list(orders(uncertainty))
+    for place in range(10):
+        start, end = place * count // 10, (place + 1) * count // 10
+        if end > start:
+            sums = [math.fsum(values[item] for item in order[start:end]) for order in ways]
+            mean = math.fsum(sums) / len(ways) / (end - start)
+            found.append((Fraction(start + end, 2 * count), mean))
+    return found
+
+
 def consensus(hits: Sequence[tuple[float, int]], labels: Sequence[int]) -> tuple[int, int]:
     """(label, votes) of one query from its draws' (score, gallery position)."""
     votes = Counter(labels[place] for _, place in hits)
@@ -159,6 +172,18 @@ def consensus_ece(counts: Sequence[int], correct: Sequence[bool], samples: int) 
             right = Fraction(sum(correct[item] for item in members), len(members))
             confidence = Fraction(sum(counts[item] for item in members), len(members) * samples)
             total += Fraction(len(members), len(counts)) * abs(right - confidence)
+    return float(total)
+
+
+def consensus_ece_floor_of_all_outcomes(counts: Sequence[int], samples: int) -> float:
+    """The mean of `consensus_ece` over all outcomes, each as likely as the counts' confidences say."""
+    total = Fraction(0)
+    for outcome in itertools.product([False, True], repeat=len(counts)):
+        chance = Fraction(1)
+        for count, right in zip(counts, outcome, strict=True):
+            chance *= Fraction(count if right else samples - count, samples)
+        if chance:
+            total += chance * Fraction(consensus_ece(counts, outcome, samples))
     return float(total)
 
 

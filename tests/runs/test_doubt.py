@@ -23,7 +23,7 @@ def test_the_doubt_is_a_row_of_its_own(tiny_run: Path, tmp_path: Path, gallery: 
     shutil.copytree(tiny_run, path)
     work = RunEvaluation(Run.open(path), gallery=gallery)
     found = work.measure(bootstrap=0)
-    assert set(found.doubts) == {"doubt", "disagreement", "novelty"}
+    assert set(found.doubts) == {"doubt", "disagreement", "contested", "novelty"}
     assert found.protocol["doubt"]["queries"] == len(work.own.validation)  # type: ignore[union-attr]
     stored = Evaluation.load(work.folder / "metrics.json")
     assert stored.doubts.keys() == found.doubts.keys()
@@ -32,6 +32,26 @@ def test_the_doubt_is_a_row_of_its_own(tiny_run: Path, tmp_path: Path, gallery: 
     assert row.measures == found.doubts["doubt"]
     assert row.queries is not None
     assert torch.equal(row.queries.uncertainty, found.queries.values["doubt/doubt"])  # type: ignore[union-attr, arg-type]
+
+
+def test_parts_are_measured_as_the_doubt_is_and_without_one_what_needs_no_fit(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(tiny_run, path)
+    work = RunEvaluation(Run.open(path), ood=["digits"])
+    found = work.measure(bootstrap=0, report=False)
+    for name in ("doubt", "disagreement", "contested", "novelty"):
+        assert {"error_auroc", "ausc", "aurc", "ood_auroc/digits", "ood_auprc/digits"} <= set(
+            found.doubts[name]
+        )
+    assert found.queries is not None
+    values = found.queries.values["doubt/disagreement"]
+    torch.testing.assert_close((9 * values).round(), 9 * values)  # of the next nine hits
+    monkeypatch.setattr("doubtless.runs.doubt.FEWEST", 10**6)
+    without = RunEvaluation(Run.open(path), ood=["digits"]).measure(bootstrap=0, report=False)
+    assert set(without.doubts) == {"disagreement", "contested"}
+    assert without.doubts["disagreement"] == found.doubts["disagreement"]
 
 
 def test_test_labels_and_strangers_do_not_reach_the_fit(

@@ -59,6 +59,51 @@ def test_labels_left_out_reach_the_metrics_and_the_report(tiny_run: Path, tmp_pa
     assert "oscr" not in RunEvaluation(run).measure(bootstrap=0, report=False).baselines["distance"]
 
 
+def test_a_scale_is_chosen_on_the_validation_part(
+    tiny_config: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = copy.deepcopy(tiny_config) | {"method": "pfe", "evaluation": {"scale": "tuned"}}
+    values["training"]["epochs"] = 1
+    run = train_run(make_config(values), tmp_path / "run")
+    work = RunEvaluation(run)
+    assert work.folder == run.path
+    found = work.measure(bootstrap=5)
+    chosen = found.protocol["scale"]
+    assert chosen["kind"] == "tuned"
+    assert chosen["images"] <= len(work.own.validation)  # type: ignore[union-attr]
+    assert found["scale"] == chosen["value"]
+    assert chosen["score"] >= chosen["as_is"]
+    assert chosen["meant_for"] is None  # too few images to tell
+    monkeypatch.setattr("doubtless.evaluation.scale.ENOUGH", 20)
+    denser = RunEvaluation(Run.open(run.path)).measure(bootstrap=0, report=False).protocol["scale"]
+    assert denser["meant_for"] == min(len(work.queries), 4 * len(work.own.validation))  # type: ignore[union-attr]
+    monkeypatch.undo()
+    page = (work.folder / "report.html").read_text()
+    assert "Consensus ECE, scale tuned" in page
+    as_is = RunEvaluation(Run.open(run.path), options=EvaluationConfig())
+    assert as_is.folder.name == "on-test-as-is"
+    plain = as_is.measure(bootstrap=5, report=False)
+    assert "ece_tuned" not in plain.measures
+    assert plain["ece"] == found["ece"]
+    assert plain.doubts == found.doubts
+    # Test labels have no say in it.
+    other = RunEvaluation(Run.open(run.path))
+    other.queries.labels = other.queries.labels.flip(0)
+    assert other.measure(bootstrap=0, report=False).protocol["scale"] == chosen
+
+
+def test_a_scale_that_cannot_be_chosen_is_said(tiny_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run, tmp_path / "run")
+    tuned = RunEvaluation(Run.open(tmp_path / "run"), options=EvaluationConfig(scale="tuned"))
+    assert tuned.folder.name == "on-test-tuned"
+    points = tuned.measure(bootstrap=0, report=False)  # a deterministic run has no variance
+    assert "scale" not in points.protocol
+    assert not [note for note in points.protocol["notes"] if "scale" in note]
+    tuned._choose_scale = lambda validation, searched: "because."  # type: ignore[method-assign]
+    notes = tuned.measure(bootstrap=0, report=False).protocol["notes"]
+    assert "The scale of variances is as it was: because." in notes
+
+
 def never(*arguments: Any, **named: Any) -> Any:
     raise AssertionError("what training had in memory is read again")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from doubtless.bench.budgets import budgets_of, check_budgets
 from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import MADE_WITH, read_queries
@@ -125,8 +126,21 @@ def differences(pairs: Sequence[tuple[MethodResult, MethodResult, str]]) -> list
     return [results.get(key) for key in keys]
 
 
-def write_results(suite: Suite, jobs: Sequence[Job], folder: Path, *, command: str = "") -> ComparisonTable:
-    """JSON and HTML of the suite, with everything needed to make them again; `command` is what one types for it."""
+def write_results(
+    suite: Suite,
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    command: str = "",
+    frozen: Mapping[str, Any] | None = None,
+) -> ComparisonTable:
+    """JSON and HTML of the suite, with everything needed to make them again.
+
+    command  what one types for it
+    frozen   the commit its settings were in before anything was measured (`frozen_settings`)
+    """
+    budgets = budgets_of(suite)
+    check_budgets(suite, budgets)
     rows = read_results(jobs, metrics=suite.metrics)
     table = make_table(suite, rows)
     made_with = _made_with(jobs)
@@ -140,6 +154,10 @@ def write_results(suite: Suite, jobs: Sequence[Job], folder: Path, *, command: s
             "versions": made_with,
             "seeds": suite.seeds,
             "tuned": suite.tuned,
+            "trials": suite.trials,
+            "budgets": {name: asdict(budget) for name, budget in budgets.items()},
+            "untouched_ood": suite.untouched_ood,
+            "frozen": frozen,
             "published": None if suite.published is None else suite.published.model_dump(),
             "table": table.to_json(),
             "runs": [_run_record(job) for job in jobs if job.is_done],

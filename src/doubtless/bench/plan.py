@@ -31,7 +31,10 @@ from doubtless.runs.timing import read_timing
 from doubtless.training.estimate import estimate_epoch
 
 # What does not change a result: where data lies, how many hands load it, what device computes.
-INDIFFERENT = {"data": ("root", "workers"), "training": ("accelerator", "devices", "nodes", "compile")}
+INDIFFERENT = {
+    "data": ("root", "workers"),
+    "training": ("accelerator", "devices", "nodes", "compile", "loggers"),
+}
 
 # Keys younger than the first results, with the value that is what was done before there was such a key.
 YOUNGER: dict[tuple[str, ...], Any] = {
@@ -39,8 +42,11 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("evaluation", "ood_ratio"): None,
     ("evaluation", "size"): None,
     ("evaluation", "open_set"): None,
+    ("evaluation", "scale"): "as is",
+    ("evaluation", "disturbed"): None,
     ("loss", "pairs"): "all",
     ("loss", "reduction"): "all",
+    ("loss", "distance"): "squared",
     ("model", "frozen_stages"): 0,
     ("model", "batch_norm"): "trained",
     ("model", "feature_norm"): "none",
@@ -56,6 +62,9 @@ YOUNGER: dict[tuple[str, ...], Any] = {
     ("training", "decayed"): "all",
     ("laplace", "tune", "meant_for"): None,
     ("laplace", "refit"): False,
+    ("head", "temperature"): 0.1,
+    ("head", "first_scale"): 1e-4,
+    ("head", "first_shift"): -7.0,
     ("hib", "start"): "fixed",
     ("hib", "negative_weight"): 1.0,
     ("hib", "unit_means"): False,

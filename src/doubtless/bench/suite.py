@@ -41,6 +41,8 @@ class Row(Section):
     """The row whose finished run is measured here once more, with this row's `evaluation`; nothing is trained."""
     tuned_as: str | None = None
     """The row whose tuned values this one takes: variants of a method are tuned once."""
+    trials: int = Field(default=0, ge=0)
+    """Settings that were compared for this row outside of its grid: in another suite, or by hand."""
 
 
 class Suite(Section):
@@ -55,10 +57,16 @@ class Suite(Section):
     base: dict[str, Any]
     methods: dict[str, Row] = Field(min_length=1)
     grid: dict[str, list[Any]] = {}
+    trials: int | None = Field(default=None, ge=0)
+    """The most settings that any row was tried with; None: not counted."""
+    untouched_ood: str | None = None
+    """The out-of-distribution set on which nothing was ever chosen; None: there is none."""
     metrics: list[str] | None = None
     """Columns of the printed table; None: all."""
     published: Published | None = None
     tuned: dict[str, dict[str, Any]] = {}
+    tried: dict[str, int] = {}
+    """Row → how many settings `--tune` compared for it; read from the same file as `tuned`."""
 
     def config(self, method: str, seed: int, *, extra: Mapping[str, Any] | None = None) -> Config:
         """The configuration of one run: base, then the method's own, then what was tuned, then `extra`."""
@@ -103,7 +111,9 @@ def load_suite(name: str | Path, *, folder: Path | None = None) -> Suite:
     data = _read(path)
     tuned = tuned_path(path)
     if tuned.exists():
-        data["tuned"] = {method: choice["chosen"] for method, choice in _read(tuned).items()}
+        choices = _read(tuned)
+        data["tuned"] = {method: choice["chosen"] for method, choice in choices.items()}
+        data["tried"] = {method: len(choice.get("tried", [])) for method, choice in choices.items()}
     try:
         return Suite.model_validate(data)
     except ValidationError as error:

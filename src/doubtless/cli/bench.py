@@ -50,7 +50,10 @@ def bench(
     Example: doubtless bench demo --jobs 2
     """
     from doubtless.bench import load_suite, plan_jobs, run_suite
+    from doubtless.bench.budgets import budgets_of, check_budgets
     from doubtless.bench.comparison import redraw_results, write_results
+    from doubtless.bench.frozen import frozen_settings
+    from doubtless.bench.suite import find_suite, tuned_path
     from doubtless.cli.tables import comparison_csv, print_comparison, print_json, recorded_command
 
     refuse_both(json, csv)
@@ -68,12 +71,15 @@ def bench(
             _tune(suite, chosen, work, data, jobs, with_base=with_base)
             chosen = _narrowed(load_suite(suite), seeds, only)
     plan = plan_jobs(chosen, work, root=data)
+    check_budgets(chosen, budgets_of(chosen))
+    path = find_suite(suite)
+    frozen = frozen_settings([path, tuned_path(path)])  # before anything is measured
     if dry_run:
         _print_plan(plan, jobs, json=json, csv=csv)
         return
     failed = [status for status in run_suite(plan, parallel=jobs) if status.state == "failed"]
     if any(job.is_done for job in plan):
-        table = write_results(chosen, plan, out, command=recorded_command())
+        table = write_results(chosen, plan, out, command=recorded_command(), frozen=frozen)
         if json:
             print_json(table.to_json())
         elif csv:

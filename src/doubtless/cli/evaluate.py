@@ -39,6 +39,24 @@ def evaluate(
         float | None,
         typer.Option(help="Leave this share of the labels out of the gallery: FNIR at FPIR, OSCR, …"),
     ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="tuned: the consensus also at the variance scale that validation images choose."),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(
+            help="url: R-AUROC and recall@1 as the URL benchmark has them, beside its published means."
+        ),
+    ] = None,
+    human_labels: Annotated[
+        Path | None,
+        typer.Option(help="With --protocol url: how people labelled the images, such as cifar10h-probs.npy."),
+    ] = None,
+    disturb: Annotated[
+        int | None,
+        typer.Option(min=2, help="Blur, hide and crop this many test images: does the uncertainty rise?"),
+    ] = None,
     embeddings: Annotated[
         Path | None,
         typer.Option(help="Measure this file instead of a run: .safetensors, .npz, .npy or parquet."),
@@ -77,12 +95,47 @@ def evaluate(
     refuse_both(json, csv)
     if (run is None) == (embeddings is None):
         raise InputError("Name either a run folder or --embeddings FILE, and not both.")
-    changes = {"score": score, "ood_ratio": ood_ratio, "size": size, "open_set": open_set}
+    if protocol is not None or human_labels is not None:
+        from doubtless.cli.url import print_url
+
+        others = [
+            ood,
+            gallery,
+            score,
+            size,
+            ood_ratio,
+            open_set,
+            scale,
+            disturb,
+            embeddings,
+            labels,
+            gallery_labels,
+            out,
+        ]
+        if protocol != "url" or run is None or csv or any(value is not None for value in others):
+            raise InputError(
+                "--protocol url measures a run, and goes with --data, --human-labels and --json; there is no other "
+                "protocol."
+            )
+        print_url(run, data, human_labels, json=json)
+        return
+    changes = {
+        "score": score,
+        "ood_ratio": ood_ratio,
+        "size": size,
+        "open_set": open_set,
+        "scale": scale,
+        "disturbed": disturb,
+    }
     if embeddings is not None:
         if data is not None:
             raise InputError("--data belongs to a run; embeddings are measured on their own labels.")
         if size is not None:
             raise InputError("--size belongs to a run; embeddings have no images.")
+        if scale == "tuned":
+            raise InputError("--scale tuned belongs to a run, whose validation images choose the scale.")
+        if disturb is not None:
+            raise InputError("--disturb belongs to a run; embeddings have no images.")
         beside = (labels, gallery_labels)
         evaluation, folder = _measure_files(embeddings, gallery, beside, ood or [], changes, out, bootstrap)
         title = embeddings.stem

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -114,6 +115,29 @@ class Embedding:
         """n draws (n, items, D): unit vectors, or, with `raw`, what they were before normalisation."""
         raise NotImplementedError
 
+    def scaled(self, scale: float) -> Self:
+        """The same around the same locations with `scale` times the variance; points have none, and stay.
+
+        Gaussians: variance × scale; von Mises-Fisher: concentration / scale; samples: deviations from their mean
+        × √scale, on the sphere again.
+
+        >>> cats = Embedding.gaussian(torch.zeros(1, 2), variance=torch.ones(1, 1))
+        >>> cats.scaled(4.0).uncertainty / cats.uncertainty
+        tensor([4.])
+        """
+        if not 0 < scale < math.inf:
+            raise InputError(f"A variance is scaled by a number above 0, got {scale}.")
+        return self if scale == 1 else self._scaled(scale)
+
+    def sample_scaled(
+        self, n: int, scales: Sequence[float], *, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Unit draws (n, items, D) of `scaled` at each scale in turn, by the same luck at all of them."""
+        state = generator.get_state()
+        for scale in scales:
+            generator.set_state(state)
+            yield self.scaled(scale).sample(n, generator=generator)
+
     @property
     def mean_unit_vector(self) -> Tensor:
         """E u = R · direction, (n, D): expected squared distances are inner products of these."""
@@ -214,6 +238,10 @@ class Embedding:
         return f"Embedding({self.family}, items={len(self)}, dim={self.dim}, device={str(self.device)!r})"
 
     # -- for the families ----------------------------------------------------------------------------
+
+    def _scaled(self, scale: float) -> Self:
+        """`scaled` by another number than 1."""
+        raise NotImplementedError
 
     def _with(self, parameters: Mapping[str, Tensor]) -> Self:
         """The same family around tensors that are known to be valid."""

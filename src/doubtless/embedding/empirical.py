@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -61,6 +62,10 @@ class EmpiricalEmbedding(Embedding):
         squared = (count * self.resultant.double().square() - 1) / (count - 1)
         resultant = squared.clamp(0, 1).sqrt()
         return inverse_mean_resultant_length(self.dim, resultant).reciprocal().to(self.dtype)
+
+    def _scaled(self, scale: float) -> Self:
+        apart = self.samples - self.location
+        return self._with({"samples": normalize(self.location + math.sqrt(scale) * apart, dim=-1)})
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
         """Each stored sample ⌊n/s⌋ or ⌈n/s⌉ times, in random order; n = s gives each once."""

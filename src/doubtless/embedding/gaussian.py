@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -54,6 +54,15 @@ class GaussianEmbedding(Embedding):
         """n draws (n, items, D), independent between items: unit vectors, or with `raw` in the space itself."""
         return draw_gaussian(self.location, self.variance, n, generator=generator, raw=raw)
 
+    def _scaled(self, scale: float) -> Self:
+        return self._with(self._parameters | {"variance": scaled_up(self._parameters["variance"], scale)})
+
+    def sample_scaled(
+        self, n: int, scales: Sequence[float], *, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Unit draws (n, items, D) of `scaled` at each scale in turn, from the same noise."""
+        return draw_gaussian_scaled(self.location, self.variance, n, scales, generator=generator)
+
     def expected_squared_distance(self, other: Embedding) -> Tensor:
         """E‖z − w‖² in the raw space, row by row, (n,)."""
         self._must_be_comparable(other)
@@ -75,7 +84,24 @@ def draw_gaussian(
     location: Tensor, variance: Tensor, n: int, *, generator: torch.Generator | None, raw: bool
 ) -> Tensor:
     """n draws (n, items, D) from independent Gaussians, normalised unless `raw`."""
-    shape = (n, *location.shape)
-    noise = torch.randn(shape, generator=generator, dtype=location.dtype, device=location.device)
-    draws = location + variance.sqrt() * noise  # (n, items, D)
+    draws = location + variance.sqrt() * _noise(location, n, generator)  # (n, items, D)
     return draws if raw else normalize(draws, dim=-1)
+
+
+def draw_gaussian_scaled(
+    location: Tensor, variance: Tensor, n: int, scales: Sequence[float], *, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """Unit draws (n, items, D) with the variance times each of several scales, from the same noise."""
+    noise = _noise(location, n, generator)
+    for scale in scales:
+        yield normalize(location + scaled_up(variance, scale).sqrt() * noise, dim=-1)
+
+
+def scaled_up(values: Tensor, scale: float) -> Tensor:
+    """Values times a scale, finite all the same."""
+    return (values * scale).clamp_max(torch.finfo(values.dtype).max)
+
+
+def _noise(location: Tensor, n: int, generator: torch.Generator | None) -> Tensor:
+    shape = (n, *location.shape)
+    return torch.randn(shape, generator=generator, dtype=location.dtype, device=location.device)

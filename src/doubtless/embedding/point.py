@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ class PointEmbedding(Embedding):
     def resultant(self) -> Tensor:
         """1 of every item, (n,)."""
         return torch.ones(len(self), dtype=self.dtype, device=self.device)
+
+    def _scaled(self, scale: float) -> Self:
+        return self
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
         """The points themselves n times, (n, items, D); nothing is drawn."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from doubtless.embedding.base import Embedding, check_gaussian, check_matrix
-from doubtless.embedding.gaussian import draw_gaussian
+from doubtless.embedding.gaussian import draw_gaussian, draw_gaussian_scaled, scaled_up
 from doubtless.sphere.projected_gaussian import UnitMoments, unit_moments
 
 CHECKED_LATER = frozenset({"cuda"})
@@ -79,6 +79,16 @@ class ProjectedGaussianEmbedding(Embedding):
         """n exact draws (n, items, D), independent between items; with `raw` of z, else of u."""
         self._refuse_if_invalid()
         return draw_gaussian(self.location, self.variance, n, generator=generator, raw=raw)
+
+    def _scaled(self, scale: float) -> Self:
+        return self._with(self._parameters | {"variance": scaled_up(self._parameters["variance"], scale)})
+
+    def sample_scaled(
+        self, n: int, scales: Sequence[float], *, generator: torch.Generator
+    ) -> Iterator[Tensor]:
+        """Unit draws (n, items, D) of `scaled` at each scale in turn, from the same noise."""
+        self._refuse_if_invalid()
+        return draw_gaussian_scaled(self.location, self.variance, n, scales, generator=generator)
 
     @property
     def _moments(self) -> UnitMoments:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from doubtless.embedding.base import Embedding, check_matrix
+from doubtless.embedding.gaussian import scaled_up
 from doubtless.errors import InputError
 from doubtless.sphere import VonMisesFisher, expected_likelihood, mean_resultant_length
 
@@ -60,6 +61,9 @@ class VonMisesFisherEmbedding(Embedding):
     def resultant(self) -> Tensor:
         """R = A_D(κ), (n,)."""
         return self._once("resultant", lambda: mean_resultant_length(self.dim, self.concentration))
+
+    def _scaled(self, scale: float) -> Self:
+        return self._with(self._parameters | {"concentration": scaled_up(self.concentration, 1 / scale)})
 
     def sample(self, n: int, *, generator: torch.Generator | None = None, raw: bool = False) -> Tensor:
         """n unit vectors (n, items, D), independent between items."""

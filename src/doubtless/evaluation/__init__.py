@@ -4,6 +4,7 @@ from doubtless.evaluation.from_files import evaluate_files
 from doubtless.evaluation.options import EvaluationOptions, GivenScores, OpenSetOptions
 from doubtless.evaluation.protocol import evaluate
 from doubtless.evaluation.result import Evaluation, QueryRecord
+from doubtless.evaluation.scale import ChosenScale, choose_scale
 
 __all__ = [
     "evaluate",
@@ -13,4 +14,6 @@ __all__ = [
     "OpenSetOptions",
     "Evaluation",
     "QueryRecord",
+    "choose_scale",
+    "ChosenScale",
 ]

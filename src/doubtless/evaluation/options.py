@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,8 @@ class EvaluationOptions:
                         `ood_auprc_reweighted`
     consensus_samples   draws per query for `ece`, families with spread only; 0 leaves it out (each draw is a
                         search of the gallery: minutes for tens of thousands of queries on a CPU)
+    scale               what variances are multiplied by for a second consensus, `ece_tuned`, as `choose_scale`
+                        finds it on validation images; None: no second one
     clusters            whether k-means is run for `nmi` and `f1`
     open_set            how labels are left out of the gallery, so that their queries are unknown; None: none are
     bootstrap           replicates behind each interval; 0 gives no intervals
@@ -64,6 +67,7 @@ class EvaluationOptions:
     risks: Sequence[float] = RISKS
     ood_ratio: float | None = None
     consensus_samples: int = 100
+    scale: float | None = None
     clusters: bool = True
     open_set: OpenSetOptions | None = None
     bootstrap: int = 1000
@@ -77,6 +81,8 @@ class EvaluationOptions:
             raise InputError(
                 f"The number of draws consensus_samples must be 0 or more, got {self.consensus_samples}."
             )
+        if self.scale is not None and not 0 < self.scale < math.inf:
+            raise InputError(f"A variance is scaled by a number above 0, got {self.scale}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from doubtless.evaluation import steps
 from doubtless.evaluation.notes import count, describe, write_notes
 from doubtless.evaluation.open_set import DividedQueries, divide_queries, open_set_curves, open_set_measures
 from doubtless.evaluation.options import DEFAULT_OPTIONS, NOTHING_GIVEN, EvaluationOptions, GivenScores
+from doubtless.evaluation.ordered import decile_curves, joint_curves, joint_order
 from doubtless.evaluation.result import Evaluation, QueryRecord
 from doubtless.evaluation.setting import Setting, prepare
 from doubtless.evaluation.uncertainties import (
@@ -31,7 +32,7 @@ from doubtless.evaluation.uncertainties import (
 )
 from doubtless.metrics.measure import Curve, Measure
 from doubtless.metrics.uncertainty import NAMES
-from doubtless.metrics.views import Answered, Matched, Voted, Whole
+from doubtless.metrics.views import Answered, Matched, Rescaled, Voted, Whole
 from doubtless.progress import phase
 from doubtless.search.neighbors import Neighbors
 from doubtless.search.relevance import Truth
@@ -132,7 +133,8 @@ def _measure(material: _Material, doubts: list[str], options: EvaluationOptions,
     if options.open_set is not None:
         protocol["open_set"] = asdict(options.open_set)
     queries = _kept(record, material.uncertainties, material.voted)
-    return Evaluation(measures, table, counts, protocol, curves, queries, doubts=rows_of_doubts)
+    orders = {name: joint_order(material.uncertainties, outside) for name, outside in material.ood.items()}
+    return Evaluation(measures, table, counts, protocol, curves, queries, rows_of_doubts, orders)
 
 
 @phase("intervals")
@@ -145,7 +147,7 @@ def _measure_uncertainties(
     counted = {name: values[setting.counted] for name, values in material.uncertainties.items()}
     answered = Answered(record.correct, record.values)
     table = steps.query_measures(counted, answered, risks=options.risks, intervals=intervals)
-    curves = steps.error_curves(counted, record.correct)
+    curves = steps.error_curves(counted, record.correct) | decile_curves(counted, record.values)
     for name, outside in material.ood.items():
         tell(f"OOD {name}")
         detected = steps.detection_measures(
@@ -154,6 +156,7 @@ def _measure_uncertainties(
         for source, row in detected.items():
             table[source] |= row
         curves |= steps.detection_curves(material.uncertainties, outside, name=name)
+        curves |= joint_curves(material.uncertainties, outside, name=name)
     if material.divided is not None and options.open_set is not None:
         tell("open set")
         share = options.open_set.share
@@ -179,6 +182,13 @@ def _measure_setting(
             agreed = steps.draw_consensus(setting, samples=options.consensus_samples, seed=options.seed)
         measures |= intervals.row(agreed)
         curves["reliability"] = {"consensus": steps.consensus_curve(agreed)}
+        if options.scale is not None:
+            with phase("consensus"):
+                tuned = steps.draw_consensus(
+                    setting, samples=options.consensus_samples, seed=options.seed, scale=options.scale
+                )
+            measures |= intervals.row(Rescaled(tuned.count, tuned.correct, tuned.samples, options.scale))
+            curves["reliability"]["tuned"] = steps.consensus_curve(tuned)
     if material.match_probability is not None:
         probability = material.match_probability.to(record.correct.device)[setting.counted]
         measures |= intervals.row(Matched(probability, record.correct))

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from doubtless.errors import InputError
+from doubtless.evaluation.ordered import JointOrder
 from doubtless.files import read_json, write_json
 from doubtless.metrics.measure import Curve, Measure
 
@@ -50,7 +51,10 @@ class Evaluation:
     curves      figure → line → Curve. Figures: "sparsification" (lines "uncertainty", "oracle", "random",
                 free baselines), "risk_coverage", "roc/<ood>", "reliability",
                 "oscr", "open_risk" (where labels were left out of the gallery),
-                "histogram/<ood>" (lines "id", "ood": x = bin centres, y = share)
+                "histogram/<ood>" (lines "id", "ood": x = bin centres, y = share),
+                "deciles" (map@r by tenth of each uncertainty), "ranked/<ood>" (share of OOD images by tenth of both
+                sets together), "disturbed/<how>" and "crops" (where images were disturbed)
+    orders      OOD set → its images and the queries in one order; like `queries` not in the JSON
     """
 
     measures: dict[str, Measure]
@@ -60,6 +64,7 @@ class Evaluation:
     curves: dict[str, dict[str, Curve]] = field(default_factory=dict)
     queries: QueryRecord | None = None
     doubts: dict[str, dict[str, Measure]] = field(default_factory=dict)
+    orders: dict[str, JointOrder] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float:
         """The value of a measure: ``evaluation["recall@1"]``."""
@@ -90,7 +95,7 @@ class Evaluation:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but `queries`. A value that is not finite becomes null."""
+        """Everything but `queries` and `orders`. A value that is not finite becomes null."""
         return {
             "schema": SCHEMA,
             "measures": {name: _measure_json(measure) for name, measure in self.measures.items()},
@@ -127,7 +132,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
-        """Reads what `save` wrote; `queries` is None."""
+        """Reads what `save` wrote; `queries` is None, and there are no `orders`."""
         return cls.from_json(read_json(path))
 
 

@@ -137,14 +137,15 @@ def detection_curves(
     }
 
 
-def draw_consensus(setting: Setting, *, samples: int, seed: int) -> Agreed:
-    """What draws of every query that counts agree on."""
+def draw_consensus(setting: Setting, *, samples: int, seed: int, scale: float = 1.0) -> Agreed:
+    """What draws of every query that counts agree on, their variance times `scale`; what they search stays."""
+    drawn = setting.embedding.scaled(scale)
     generator = torch.Generator(device=setting.labels.device).manual_seed(seed)
     rows = setting.counted
     count = torch.empty_like(rows)
     correct = torch.empty_like(rows, dtype=torch.bool)
     chunks = calibration.draw_hits(
-        lambda chosen: setting.embedding[chosen].sample(samples, generator=generator),
+        lambda chosen: drawn[chosen].sample(samples, generator=generator),
         rows,
         gallery=setting.gallery.direction,
         samples=samples,

@@ -1,6 +1,11 @@
 """The Laplace approximation of a metric loss, in closed form: curvature, posterior, predictive."""
 
-from doubtless.laplace.criteria import error_auroc, match_likelihood, negative_consensus_ece
+from doubtless.laplace.criteria import (
+    error_auroc,
+    match_likelihood,
+    negative_consensus_ece,
+    negative_consensus_ece_of_scales,
+)
 from doubtless.laplace.curvature import CurvatureSums, contrastive_ggn, contrastive_ggn_sums
 from doubtless.laplace.fit import (
     Covariance,
@@ -53,4 +58,5 @@ __all__ = [
     "error_auroc",
     "match_likelihood",
     "negative_consensus_ece",
+    "negative_consensus_ece_of_scales",
 ]

@@ -86,11 +86,35 @@ def negative_consensus_ece(
     return -float(_consensus_ece(directions, labels, queries, draw, doublings, draws=draws, bins=bins))
 
 
+def negative_consensus_ece_of_scales(
+    embedding: Embedding,
+    labels: Tensor,
+    *,
+    scales: Sequence[float],
+    generator: torch.Generator,
+    queries: Tensor | None = None,
+    draws: int = 100,
+    bins: int = BINS,
+    doublings: float | None = None,
+) -> Tensor:
+    """`negative_consensus_ece` of an embedding of any family with its variance times each scale, (scales,).
+
+    Only what is drawn is scaled: the draws of `queries` (q,), all by default, search the directions as they are.
+    """
+    directions = embedding.direction.unsqueeze(0).expand(len(scales), -1, -1)
+
+    def draw(rows: Tensor) -> Iterator[Tensor]:
+        return embedding[rows].sample_scaled(draws, scales, generator=generator)
+
+    asking = _all(labels) if queries is None else queries
+    return -_consensus_ece(directions, labels, asking, draw, doublings, draws=draws, bins=bins)
+
+
 def doublings_to(meant_for: int, images: int) -> float:
     """How many times a gallery of `images` must be doubled to be as large as the one it is `meant_for`.
 
     The gap between winners' shares and how often they are right changes evenly with the logarithm of the gallery's
-    size, so half and all of the validation images tell what twice as many would do (docs/results.md).
+    size, so half and all of the validation images tell what twice as many would do (tuned/cifar10-tried.yaml).
 
     >>> doublings_to(10_000, 5_000)
     1.0

@@ -4,6 +4,7 @@ All three are made of the unit outputs u, the pair weights Y and Yu,
 
     L = ½ Σ_ij y_ij (1 − c_ij − ½m² [y_ij < 0]),    ∂L/∂z_i = (u_i (u_i·(Yu)_i) − (Yu)_i)/r_i,
 
+(with plain distances d_ij − m [y_ij < 0] stands in the brackets, and y_ij/d_ij for y_ij in the gradient)
 so the loss needs no graph of its own: its gradient is at hand when the curvature is. Pairs are found once. A small
 network waits for the launch of every operation, so they are few.
 """
@@ -25,7 +26,15 @@ from doubtless.laplace.curvature import (
 )
 from doubtless.laplace.kronecker import ggn_of_pairs
 from doubtless.laplace.pairs import _averages, _pair_types, _PairTypes, _precision
-from doubtless.losses.contrastive import Pairs, Reduction, chosen_pairs
+from doubtless.losses.contrastive import (
+    Distance,
+    Pairs,
+    Reduction,
+    are_apart,
+    check_distance,
+    chosen_pairs,
+    plain_distance,
+)
 
 
 class ContrastiveStep(NamedTuple):
@@ -50,6 +59,7 @@ def contrastive_step(
     approximation: Approximation = "fixed",
     negative_weight: float = 0.5,
     reduction: Reduction = "active",
+    distance: Distance = "squared",
     curvature_negative_weight: float | None = None,
     curvature_reduction: Reduction | None = None,
     covariance: Literal["diagonal", "kronecker"] = "diagonal",
@@ -70,10 +80,12 @@ def contrastive_step(
 
     `chosen` are the pairs that count: symmetric booleans (B, B), or see `chosen_pairs`. Averages run over them, or
     over the active ones among them (`reduction`). `curvature_negative_weight` and `curvature_reduction` weigh the
-    curvature apart from the loss (eq. 10 of LAM); None: alike. Nothing is read back to the host with `fixed`.
+    curvature apart from the loss (eq. 10 of LAM); None: alike. With plain distances the curvature is that of
+    squared ones all the same, as in LAM's published code. Nothing is read back to the host with `fixed`.
     Under autocast the outputs are of lower precision, the rest is not.
     """
     _check(features, weight, bias, geometry=geometry, approximation=approximation)
+    check_distance(distance)
     outputs = torch.nn.functional.linear(features, weight, bias)  # (B, D)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):
         dtype = _precision(outputs)
@@ -88,11 +100,16 @@ def contrastive_step(
             curved = over.pair_weights(own_weight)
         if approximation == "positive":
             curved = curved.clamp_min(0)
-        pull = _pull(points.unit, pairs)
+        pull = _pull(points.unit, pairs if distance == "squared" else _over_distance(pairs, types.cosine))
         gradient = torch.addcmul(pull.towards, points.unit, pull.total, value=-1).mul_(-points.inverse_norm)
-        reached = types.cosine.add_(types.inside, alpha=margin**2 / 2)  # c_ij + ½m² [y_ij < 0]
-        twice_loss = torch.addcmul(pairs, pairs, reached, value=-1).sum()
-        known, cross = pull if curved is pairs else None, approximation != "fixed"
+        if distance == "squared":
+            reached = types.cosine.add_(types.inside, alpha=margin**2 / 2)  # c_ij + ½m² [y_ij < 0]
+            twice_loss = torch.addcmul(pairs, pairs, reached, value=-1).sum()
+        else:
+            lacking = plain_distance(types.cosine).add_(types.inside, alpha=-margin)  # d_ij − m [y_ij < 0]
+            twice_loss = torch.mul(pairs, lacking).sum()
+        known = pull if curved is pairs and distance == "squared" else None
+        cross = approximation != "fixed"
         curvature: tuple[Tensor, Tensor | None]
         if covariance == "kronecker":
             curvature = ggn_of_pairs(points, curved, geometry=geometry, cross=cross)
@@ -100,6 +117,12 @@ def contrastive_step(
             curvature = _diagonal(points, curved, geometry=geometry, cross=cross, pull=known)
     loss = _Given.apply(outputs, twice_loss, gradient)
     return ContrastiveStep(loss, curvature, curved.any())
+
+
+def _over_distance(pairs: Tensor, cosine: Tensor) -> Tensor:
+    """y_ij/d_ij, and 0 for equal points, whose distance has no gradient."""
+    apart = are_apart(cosine)
+    return torch.where(apart, pairs / (2 - 2 * cosine).where(apart, torch.ones_like(cosine)).sqrt(), 0.0)
 
 
 def _counted_pairs(unit: Tensor, labels: Tensor, margin: float, chosen: Tensor | Pairs) -> _PairTypes:

@@ -1,4 +1,4 @@
-"""The contrastive loss on the unit sphere, squared distances, all pairs of a batch or those that triplets choose.
+"""The contrastive loss on the unit sphere, of squared or plain distances, over all pairs or those of triplets.
 
 Hadsell et al. 2006 as used by Warburg et al. 2023 (LAM), eq. 18, with the margin on the distance.
 """
@@ -16,6 +16,7 @@ from doubtless.losses.reduction import mean_over
 
 Pairs = Literal["all", "semi-hard", "hard"]
 Reduction = Literal["active", "all"]
+Distance = Literal["squared", "plain"]
 
 
 def contrastive_loss(
@@ -26,6 +27,7 @@ def contrastive_loss(
     negative_weight: float = 0.5,
     pairs: Pairs = "all",
     reduction: Reduction = "active",
+    distance: Distance = "squared",
 ) -> Tensor:
     """Pulls pairs of one label together, pushes others apart until their distance is `margin`.
 
@@ -36,7 +38,9 @@ def contrastive_loss(
     w = `negative_weight`, ½ by default: both weigh 1. `pairs`: which count; see `chosen_pairs`. `reduction`: what
     the means run over, `all` of those pairs or only the `active` ones, whose term is not 0. Most negative pairs
     are soon farther apart than the margin: over all of them the mean fades, however near the rest still are.
-    How many are active is a constant to the gradient. A kind of pair that the batch lacks contributes 0.
+    How many are active is a constant to the gradient. `distance`: squared as above, whose curvature LAM has, or
+    `plain`, d in place of ½ d² and m − d in place of ½ (m² − d²), which LAM's published code trains with. A kind of
+    pair that the batch lacks contributes 0.
     Shapes are fixed and nothing is read back to the host, so that it compiles and never waits.
 
     embeddings (batch, D), not normalised; labels (batch,).
@@ -51,11 +55,13 @@ def contrastive_loss(
     tensor(0.1250)
     >>> contrastive_loss(z, labels, margin=1.5, reduction="all")
     tensor(0.0833)
+    >>> contrastive_loss(z, labels, margin=1.5, distance="plain")  # 1.5 − √2
+    tensor(0.0858)
     """
     check_reduction(reduction)
+    check_distance(distance)
     unit = normalize(embeddings, dim=-1)
     cosine = unit @ unit.T
-    squared_distance = 2 - 2 * cosine  # (batch, batch)
     same = labels[:, None] == labels[None, :]
     pair = torch.ones_like(same).triu(diagonal=1)
     if pairs != "all":
@@ -64,9 +70,22 @@ def contrastive_loss(
     if reduction == "active":
         positive, negative = positive & are_apart(cosine), negative & are_nearer(cosine, margin)
 
-    attraction = mean_over(0.5 * squared_distance, positive)
-    repulsion = mean_over(0.5 * (margin**2 - squared_distance).relu(), negative)
+    far, reach = 1 - cosine, 0.5 * margin**2  # ½ d², (batch, batch), and where it is enough
+    if distance == "plain":
+        far, reach = plain_distance(cosine), margin
+    attraction = mean_over(far, positive)
+    repulsion = mean_over((reach - far).relu(), negative)
     return 2 * (1 - negative_weight) * attraction + 2 * negative_weight * repulsion
+
+
+def plain_distance(cosine: Tensor) -> Tensor:
+    """d of unit vectors with these cosines, and 0 with a gradient of 0 where they are equal: a root has none there.
+
+    >>> plain_distance(torch.tensor([1.0, 0.5, -1.0]))
+    tensor([0., 1., 2.])
+    """
+    apart = are_apart(cosine)
+    return torch.where(apart, (2 - 2 * cosine).where(apart, torch.ones_like(cosine)).sqrt(), 0.0)
 
 
 def are_apart(cosine: Tensor) -> Tensor:
@@ -93,6 +112,12 @@ def check_reduction(reduction: str) -> None:
     """Refuses a reduction that there is not, with the nearest there is."""
     if reduction not in get_args(Reduction):
         raise InputError(f"There is no reduction {reduction!r}{nearest(reduction, get_args(Reduction))}")
+
+
+def check_distance(distance: str) -> None:
+    """Refuses a distance that there is not, with the nearest there is."""
+    if distance not in get_args(Distance):
+        raise InputError(f"There is no distance {distance!r}{nearest(distance, get_args(Distance))}")
 
 
 def chosen_pairs(cosine: Tensor, labels: Tensor, *, pairs: Pairs, margin: float) -> Tensor:

@@ -117,6 +117,7 @@ class LamOnline(Method):
             approximation=options.approximation,
             negative_weight=self.config.loss.negative_weight,
             reduction=self.config.loss.reduction,
+            distance=self.config.loss.distance,
             curvature_negative_weight=curvature_negative_weight(self.config),
             curvature_reduction=curvature_reduction(self.config),
             covariance=options.covariance,

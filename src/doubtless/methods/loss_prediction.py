@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -26,6 +27,8 @@ class LossPredictionOptions(HeadOptions):
 
     targets: Literal["auto", "train", "validation"] = "auto"
     """Whose losses are learned. auto: of validation images in a closed split, of training images otherwise."""
+    temperature: float = Field(default=0.1, gt=0)
+    """T of the losses that are learned: small, the nearest neighbours decide them; large, all do."""
 
 
 class LossPrediction(TwoStage):
@@ -66,7 +69,8 @@ class LossPrediction(TwoStage):
         """Teaches the second head to rank images by their loss."""
         part = train if self.targets == "train" else validation
         features = part.features()
-        target = neighbor_loss_per_image(self.head(features), part.labels)  # (n,)
+        temperature = self.config.section("head", LossPredictionOptions).temperature
+        target = neighbor_loss_per_image(self.head(features), part.labels, temperature=temperature)  # (n,)
         batches = _Shuffled(len(target), self.config.training.batch_size, self.config.seed, features.device)
         self.minimize(
             batches.epoch, lambda rows: ranking_loss(self.second(features[rows]).squeeze(1), target[rows])

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 from doubtless.config import LossConfig, NamedConfig, sentence_of
 from doubtless.errors import InputError, nearest
 from doubtless.losses import batch_triplet_loss, contrastive_loss, proxy_anchor_loss
-from doubtless.losses.contrastive import Pairs, Reduction
+from doubtless.losses.contrastive import Distance, Pairs, Reduction
 from doubtless.registry import MODULE, Registry, import_object
 
 Loss = Callable[..., Tensor]
@@ -30,8 +30,8 @@ def _check_loss(name: str, loss: Any) -> None:
 LOSSES: Registry[Loss] = Registry("loss", group="doubtless.losses", check=_check_loss)
 """Losses by name, beside the classes of pytorch-metric-learning.
 
-Of `margin`, `negative_weight`, `mining`, `pairs`, `reduction`, `dim` and `classes` a loss is given those that it
-takes by name, and all of `loss.arguments`.
+Of `margin`, `negative_weight`, `mining`, `pairs`, `reduction`, `distance`, `dim` and `classes` a loss is given
+those that it takes by name, and all of `loss.arguments`.
 """
 OURS = ("contrastive", "triplet")
 DEFAULT_MARGIN = {"contrastive": 0.7, "triplet": 0.2}
@@ -46,9 +46,16 @@ def _contrastive(
     negative_weight: float = 0.5,
     pairs: Pairs = "all",
     reduction: Reduction = "active",
+    distance: Distance = "squared",
 ) -> Tensor:
     return contrastive_loss(
-        embeddings, labels, margin=margin, negative_weight=negative_weight, pairs=pairs, reduction=reduction
+        embeddings,
+        labels,
+        margin=margin,
+        negative_weight=negative_weight,
+        pairs=pairs,
+        reduction=reduction,
+        distance=distance,
     )
 
 
@@ -155,7 +162,7 @@ def _bound(config: LossConfig, loss: Any, takes: set[str], sizes: dict[str, int]
         raise InputError(
             f"The loss {config.name!r} takes {', '.join(sorted(takes))}, got {', '.join(unknown)}."
         )
-    passed = {"margin", "negative_weight", "mining", "pairs", "reduction"}
+    passed = {"margin", "negative_weight", "mining", "pairs", "reduction", "distance"}
     values = {**sizes, **config.model_dump(include=passed, exclude_none=True)}
     options = {key: value for key, value in values.items() if key in takes} | config.arguments
     if not isinstance(loss, type):

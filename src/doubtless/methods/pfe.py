@@ -22,14 +22,16 @@ from doubtless.losses.reduction import mean_over
 from doubtless.methods.base import DataSpec, Losses, Subset
 from doubtless.methods.two_stage import HeadOptions, TwoStage
 
-FIRST_SCALE, FIRST_SHIFT = 1e-4, -7.0
-
 
 class PfeOptions(HeadOptions):
     """The section `head` of a configuration."""
 
     norm_lr: float = Field(default=10.0, gt=0)
     """Factor on the learning rate of γ and β, which have units to go: at 1e-3 a step that is thousands of steps."""
+    first_scale: float = Field(default=1e-4, gt=0)
+    """γ before the first step."""
+    first_shift: float = -7.0
+    """β before the first step: log σ² of every image then."""
 
 
 class SharedBatchNorm(nn.Module):
@@ -42,11 +44,11 @@ class SharedBatchNorm(nn.Module):
     torch.Size([16, 8])
     """
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int, *, scale: float = 1e-4, shift: float = -7.0) -> None:
         super().__init__()
         self.normalize = nn.BatchNorm1d(dim, affine=False)
-        self.scale = nn.Parameter(torch.tensor(FIRST_SCALE))
-        self.shift = nn.Parameter(torch.tensor(FIRST_SHIFT))
+        self.scale = nn.Parameter(torch.tensor(scale))
+        self.shift = nn.Parameter(torch.tensor(shift))
 
     def forward(self, values: Tensor) -> Tensor:
         """Values (n, D) normalised, times γ, plus β."""
@@ -67,13 +69,14 @@ class Pfe(TwoStage):
 
     def __init__(self, config: Config, spec: DataSpec) -> None:
         super().__init__(config, spec)
-        width, dim, hidden = self.encoder.feature_dim, config.model.dim, self.options.hidden
+        options = config.section("head", PfeOptions)
+        width, dim, hidden = self.encoder.feature_dim, config.model.dim, options.hidden
         self.second = nn.Sequential(
             nn.Linear(width, hidden),
             nn.BatchNorm1d(hidden),
             nn.ReLU(),
             nn.Linear(hidden, dim),
-            SharedBatchNorm(dim),
+            SharedBatchNorm(dim, scale=options.first_scale, shift=options.first_shift),
         )
 
     def loss(self, batch: Batch) -> Losses:

@@ -44,6 +44,8 @@ from doubtless.metrics.retrieval import (
     r_precision,
     recall_at,
 )
+from doubtless.metrics.tracks import track_of
+from doubtless.metrics.tuned import consensus_ece_floor
 from doubtless.metrics.uncertainty import (
     augrc,
     aurc,
@@ -98,6 +100,7 @@ __all__ = [
     "baks",
     "baus",
     "consensus_ece",
+    "consensus_ece_floor",
     "rank_ece",
     "match_ece",
     "match_brier",
@@ -111,6 +114,7 @@ __all__ = [
     "tar_at_far",
     "threshold_at_far",
     "free_uncertainties",
+    "track_of",
     "paired_bootstrap",
     "PairedComparison",
 ]

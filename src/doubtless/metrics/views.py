@@ -149,6 +149,21 @@ class Agreed(View):
 
 
 @dataclass(frozen=True, eq=False)
+class Rescaled(View):
+    """The same where the draws' variance is times a scale that was chosen on validation images."""
+
+    count: Tensor  # (q,)
+    correct: Tensor  # (q,) bool
+    samples: int
+    scale: float
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The queries."""
+        return (len(self.correct),)
+
+
+@dataclass(frozen=True, eq=False)
 class Matched(View):
     """Calibrated probabilities of first hits."""
 

@@ -92,10 +92,16 @@ class Frame:
         return self.bottom - (value - self.y_low) / (self.y_high - self.y_low) * (self.bottom - self.top)
 
 
-def make_frame(x_range: tuple[float, float], y_range: tuple[float, float]) -> Frame:
+Ticks = Sequence[tuple[float, str]]
+"""Where an axis is labelled and how: powers of ten on an axis of logarithms."""
+
+
+def make_frame(
+    x_range: tuple[float, float], y_range: tuple[float, float], *, y_ticks: Ticks | None = None
+) -> Frame:
     """A frame for these ranges; its left margin has room for the longest label of the y axis."""
     x_range, y_range = open_range(*x_range), open_range(*y_range)
-    longest = max(len(label) for _, label in labelled(*y_range))
+    longest = max(len(label) for _, label in y_ticks or labelled(*y_range))
     return Frame(*x_range, *y_range, left=10 + CHARACTER * longest + 6)
 
 
@@ -106,10 +112,12 @@ def labelled(low: float, high: float) -> list[tuple[float, str]]:
     return [(value, tick_label(value, step=step)) for value in values]
 
 
-def draw_axes(frame: Frame, *, x_label: str, y_label: str) -> str:
+def draw_axes(
+    frame: Frame, *, x_label: str, y_label: str, x_ticks: Ticks | None = None, y_ticks: Ticks | None = None
+) -> str:
     """Grid lines, tick labels and the names of both axes; the y axis is named above it, where it reads level."""
     parts = []
-    for value, label in labelled(frame.y_low, frame.y_high):
+    for value, label in y_ticks or labelled(frame.y_low, frame.y_high):
         y = frame.y(value)
         parts.append(
             f'<line class="grid" x1="{frame.left:.1f}" x2="{frame.right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
@@ -117,7 +125,7 @@ def draw_axes(frame: Frame, *, x_label: str, y_label: str) -> str:
         parts.append(
             f'<text class="tick" x="{frame.left - 6:.1f}" y="{y + 3.8:.1f}" text-anchor="end">{label}</text>'
         )
-    for value, label in labelled(frame.x_low, frame.x_high):
+    for value, label in x_ticks or labelled(frame.x_low, frame.x_high):
         x = frame.x(value)
         parts.append(
             f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{frame.bottom:.1f}" y2="{frame.bottom + 4:.1f}"/>'
@@ -197,6 +205,8 @@ def line_chart(
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
     diagonal: bool = False,
+    x_ticks: Ticks | None = None,
+    y_ticks: Ticks | None = None,
 ) -> str:
     """Lines over common axes; ranges not given are those of the data, grown to whole ticks.
 
@@ -209,8 +219,8 @@ def line_chart(
         x_range = span(value for line in lines for value in line.curve.x)
     if y_range is None:
         y_range = widen(*span(value for line in lines for value in line.curve.y))
-    frame = make_frame(x_range, y_range)
-    parts = [draw_axes(frame, x_label=x_label, y_label=y_label)]
+    frame = make_frame(x_range, y_range, y_ticks=y_ticks)
+    parts = [draw_axes(frame, x_label=x_label, y_label=y_label, x_ticks=x_ticks, y_ticks=y_ticks)]
     if diagonal:
         parts.append(_diagonal(frame))
     # The first line is the one the figure is about: it is drawn last, over the others.

@@ -26,11 +26,16 @@ class Kind:
     from_zero: bool = False  # the y axis starts at 0
     marks: bool = False
     settled: tuple[float, float] = (0.0, 1.0)  # where enough queries stand behind the curve to set its y axis
+    lines: tuple[str, ...] = ()  # those of a run that are drawn beside the references; (): all
+    oracle: str = "The oracle knows the errors."
 
     def reads(self, x: float) -> bool:
         """Whether enough queries stand behind the curve at x."""
         return self.settled[0] <= x <= self.settled[1]
 
+
+# What figures show that would be crowded with every uncertainty; metrics.json has the others.
+OWN_AND_DISTANCE = ("uncertainty", "doubt", "distance")
 
 KINDS = {
     "reliability": Kind(
@@ -66,6 +71,29 @@ KINDS = {
     "histogram": Kind(
         "Known and out-of-distribution images", "uncertainty", "share of images",
         "The less the two overlap, the better the others are recognised. The last bar holds all beyond it.",
+    ),
+    "deciles": Kind(
+        "Precision by tenth of uncertainty", "queries in tenths, most certain first", "mean MAP@R of the tenth",
+        "A useful uncertainty falls from left to right: the tenth it is least sure of finds least.",
+        from_zero=True, marks=True, lines=OWN_AND_DISTANCE, oracle="The oracle knows each query's precision.",
+    ),
+    "ranked": Kind(
+        "Known and other images in one order", "all images in tenths, most certain first",
+        "share of out-of-distribution images",
+        "Both sets together, ordered by uncertainty: the other images belong at the end.",
+        square=True, marks=True, lines=OWN_AND_DISTANCE, oracle="The oracle knows which is which.",
+    ),
+    "disturbed": Kind(
+        "Worse pictures", "strength", "chance",
+        "Chance that a disturbed picture is less certain than an undisturbed one: a half at strength 0, where all "
+        "are. recall@1: how often its first hit is right.",
+        square=True, marks=True, lines=(*OWN_AND_DISTANCE, "recall@1"),
+    ),
+    "crops": Kind(
+        "Crops", "share of the picture that is kept", "share of pictures",
+        "A crop shows less than the whole and must be less certain: how often it is, each picture against itself. "
+        "recall@1: how often the crop's first hit is right.",
+        square=True, marks=True, lines=(*OWN_AND_DISTANCE, "recall@1"),
     ),
 }  # fmt: skip
 
@@ -120,7 +148,7 @@ def draw(
     title = title or kind.title + (f" · {part}" if part else "")
     note = kind.note if note is None else note
     if any(line.style == REFERENCES["oracle"] for line in lines):
-        note += " The oracle knows the errors."
+        note += f" {kind.oracle}"
     x_label = x_label or kind.x_label
     description = f"{title}: {kind.y_label} against {x_label} for {', '.join(line.name for line in lines)}"
     if kind_name == "histogram":
@@ -147,6 +175,8 @@ def run_lines(curves: Mapping[str, Curve], name: str) -> list[Line]:
             Line(names.get(line, line), curve, series(place))
             for place, (line, curve) in enumerate(curves.items())
         ]
+    if chosen := KINDS[kind].lines:
+        curves = {line: curve for line, curve in curves.items() if line in chosen or line in REFERENCES}
     styled = [line for line in STYLES if line in curves]
     unstyled = [line for line in curves if line not in STYLES and line not in REFERENCES]
     # A figure whose lines have names of their own (reliability) starts with the first colour.
@@ -156,7 +186,11 @@ def run_lines(curves: Mapping[str, Curve], name: str) -> list[Line]:
         | REFERENCES
     )
     order = [*styled, *unstyled, *(line for line in REFERENCES if line in curves)]
-    return [Line(line_name(line), curves[line], styles[line], marks=KINDS[kind].marks) for line in order]
+    marks = KINDS[kind].marks
+    return [
+        Line(line_name(line), curves[line], styles[line], marks=marks and line not in REFERENCES)
+        for line in order
+    ]
 
 
 def line_name(line: str) -> str:

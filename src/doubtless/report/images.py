@@ -122,14 +122,16 @@ def _pair(queries: QueryRecord, row: int, images: ImageLookup, names: Sequence[s
         if query_name and neighbor_name
         else ""
     )
+    asking = embedded_image(images.query(query), f"query {query} {query_name}")
+    found = embedded_image(images.gallery(neighbor), f"its nearest neighbour {neighbor} {neighbor_name}")
     return (
-        f'<li class="{verdict}"><span class="pair">{_image(images.query(query), f"query {query} {query_name}")}'
-        f"{_image(images.gallery(neighbor), f'its nearest neighbour {neighbor} {neighbor_name}')}</span>"
+        f'<li class="{verdict}"><span class="pair">{asking}{found}</span>'
         f'<span class="verdict"><span aria-hidden="true">{sign}</span> {verdict}</span>{caption}</li>'
     )
 
 
-def _image(image: NDArray[np.uint8], alt: str) -> str:
+def embedded_image(image: NDArray[np.uint8], alt: str) -> str:
+    """The picture itself inside the page; small ones keep their pixels sharp."""
     sharp = ' class="sharp"' if max(image.shape[:2]) <= LOSSLESS else ""
     return f'<img{sharp} src="{data_uri(image)}" alt="{text(alt.strip())}">'
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doubtless.evaluation.result import Evaluation
 from doubtless.files import write_text
@@ -32,6 +32,10 @@ from doubtless.report.page import (
     text,
 )
 from doubtless.report.timing import timing_section
+from doubtless.report.together import Strip, order_body, strips_body
+
+if TYPE_CHECKING:
+    from doubtless.report.together import Pictures
 
 TILES = ("recall@1", "map@r", "error_auroc", "ood_auroc", "ausc", "ece")
 MOST_TILES = 6
@@ -257,6 +261,7 @@ def _said(value: Any) -> str:
 
 NO_VERSIONS: Mapping[str, str] = MappingProxyType({})
 NO_TIMES: Mapping[str, float] = MappingProxyType({})
+NO_STRANGERS: Mapping[str, Pictures] = MappingProxyType({})
 
 
 def write_report(
@@ -273,6 +278,8 @@ def write_report(
     label_names: Sequence[str] | None = None,
     of_method: Sequence[Section] = (),
     timing: Mapping[str, float] = NO_TIMES,
+    strangers: Mapping[str, Pictures] = NO_STRANGERS,
+    strips: Sequence[Strip] = (),
 ) -> None:
     """Writes the report of one run: tables, figures and pictures in one HTML file, the numbers as JSON inside.
 
@@ -282,6 +289,8 @@ def write_report(
     label_names    names of the labels 0, 1, …
     of_method      what only this method has to show (`doubtless.report.method_figures`)
     timing         phase → seconds it took
+    strangers      out-of-distribution set → where its pictures come from, by position
+    strips         a picture made worse step by step
 
     The same input gives the same file, byte for byte. The numbers are in the element ``doubtless-metrics`` in
     the form of `Evaluation.to_json`.
@@ -298,6 +307,12 @@ def write_report(
         Section("key-figures", "Key figures", key_figures(evaluation)),
         Section("figures", "Figures", gallery(evaluation_figures(evaluation))),
         Section("examples", "Examples", certainty_section(evaluation, images=images, names=label_names)),
+        Section(
+            "order",
+            "Known and other images in one order",
+            order_body(evaluation.orders, strangers, images=images, names=label_names),
+        ),
+        Section("disturbed", "Pictures made worse", strips_body(strips)),
         Section("measures", "All measures", measure_tables(evaluation)),
         Section("baselines", "Learned, combined and free uncertainties", baseline_section(evaluation)),
         Section("map", "Map", "".join(drawn_map)),

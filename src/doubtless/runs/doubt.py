@@ -18,13 +18,15 @@ from doubtless.data import ImageSet, Progress
 from doubtless.doubt.doubt import Doubt
 from doubtless.doubt.novelty import Novelty, projection
 from doubtless.doubt.queries import hits_with_truth
+from doubtless.doubt.signals import hit_signals
 from doubtless.methods import Described, Method
 from doubtless.progress import phase
 from doubtless.runs.data import described_batches
 from doubtless.search import Positions
 from doubtless.search.scores import ScoreName
 
-SHOWN = frozenset({"disagreement", "novelty"})  # the other sources are free baselines, or learned
+OF_HITS = ("disagreement", "contested")  # what else hits say, ratio and distance, are free baselines
+OF_QUERY = ("novelty", "leverage")  # what else a query says of itself is learned, or its norm
 FEWEST = 20  # known queries below which nothing is fitted
 
 
@@ -102,21 +104,34 @@ def fit_run_doubt(
 
 
 def doubts_of(
-    doubt: Doubt, queries: Labelled, searched: Labelled, *, score: ScoreName, closed: bool
+    doubt: Doubt | None,
+    queries: Labelled,
+    searched: Labelled,
+    *,
+    score: ScoreName,
+    closed: bool,
+    itself: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The rows of an evaluation: the combined doubt, and the two sources nobody else measures."""
-    alone = queries is searched
-    itself = torch.arange(len(queries.embedding), device=queries.embedding.device) if alone else None
+    """The rows of an evaluation: the combined doubt, and its parts that nobody else measures, each by itself.
+
+    itself  (n,) the row of each query in `searched`, where it must not find that; given where both are the same
+
+    Without a doubt there are those that need no fit. A part that cannot be measured is not there.
+    """
+    if queries is searched:
+        itself = torch.arange(len(queries.embedding), device=queries.embedding.device)
     hits, positions = hits_with_truth(
         queries.embedding, searched.embedding, searched.truth, itself=itself, score=score
     )
+    signals = hit_signals(hits, positions=positions)
+    parts = {name: signals[name] for name in OF_HITS}
+    if doubt is None:
+        return parts
     own = None if closed else itself  # in a closed set what is known are the training images
-    signals = doubt.signals(
-        hits, queries.features, queries=queries.embedding, positions=positions, itself=own
-    )
-    found = doubt.of_signals(signals, hits, positions=positions)
-    rows_of = {name: value for name, value in signals.items() if name in SHOWN}
-    return {"doubt": found.total} | rows_of
+    signals |= doubt.own_signals(len(hits), queries.features, queries=queries.embedding, itself=own)
+    parts |= {name: signals[name] for name in OF_QUERY if name in signals}
+    fitted = {name: signals[name].to(hits.score.device) for name in doubt.tails}
+    return {"doubt": doubt.of_signals(fitted, hits, positions=positions).total} | parts
 
 
 def describe_doubt(doubt: Doubt) -> Mapping[str, Any]:

@@ -13,10 +13,19 @@ from doubtless.config import EvaluationConfig
 from doubtless.data import ImageSet, Progress, Source, named_source
 from doubtless.doubt.doubt import Doubt
 from doubtless.errors import InputError
-from doubtless.evaluation import Evaluation, EvaluationOptions, GivenScores, OpenSetOptions, evaluate
+from doubtless.evaluation import (
+    ChosenScale,
+    Evaluation,
+    EvaluationOptions,
+    GivenScores,
+    OpenSetOptions,
+    choose_scale,
+    evaluate,
+)
 from doubtless.methods import Method
 from doubtless.progress import phase, running, spinner
 from doubtless.runs.data import RunData, must_take, open_run_data, whole_source
+from doubtless.runs.disturbed import Asked, Disturbed, disturb_images
 from doubtless.runs.doubt import Labelled, Reader, describe_doubt, doubts_of, fit_run_doubt
 from doubtless.runs.model import best_device
 from doubtless.runs.run import Run, TrainedRun
@@ -79,15 +88,32 @@ class RunEvaluation:
         queries = read(self.queries, truth_of(self.queries))
         gallery = None if self.gallery is None else read(self.gallery, truth_of(self.gallery))
         ood = {_short(name): read(images, images.labels) for name, images in self.ood.items()}
-        doubt = self._fit_doubt(read, gallery or queries)
-        evaluation = self._evaluate(queries, gallery, ood, doubt, bootstrap=bootstrap)
+        validation = self._validation(read)
+        doubt = None if validation is None else self._fit_doubt(read, validation, gallery or queries)
+        scale = self._choose_scale(validation, gallery or queries) if self.options.scale == "tuned" else None
+        evaluation = self._evaluate(queries, gallery, ood, doubt, scale, bootstrap=bootstrap)
+        disturbed = self._disturb(read, queries, gallery, doubt)
+        if disturbed is not None:
+            evaluation.curves.update(disturbed.curves)
+            evaluation.protocol["disturbed"] = len(disturbed.rows)
         evaluation.save((folder or self.folder) / "metrics.json")
         if report:
             if (watch := running()) is not None:
                 write_timing(self.folder, watch)  # which the page shows
             with phase("report"):
-                self._write_report(evaluation, queries, gallery, ood, command=command)
+                self._write_report(evaluation, queries, gallery, ood, disturbed, command=command)
         return evaluation
+
+    def _disturb(
+        self, read: Reader, queries: Labelled, gallery: Labelled | None, doubt: Doubt | None
+    ) -> Disturbed | None:
+        """Some of the queries made worse, where that was asked for."""
+        if self.options.disturbed is None:
+            return None
+        asked = Asked(
+            gallery or queries, doubt, self.options.score, closed=self._is_closed, alone=gallery is None
+        )
+        return disturb_images(read, self.queries, queries.truth, asked, count=self.options.disturbed)
 
     def _evaluate(
         self,
@@ -95,10 +121,11 @@ class RunEvaluation:
         gallery: Labelled | None,
         ood: Mapping[str, Labelled],
         doubt: Doubt | None,
+        scale: ChosenScale | str | None,
         *,
         bootstrap: int,
     ) -> Evaluation:
-        rows = {} if doubt is None else self._doubts(doubt, queries, gallery or queries, ood)
+        rows = self._doubts(doubt, queries, gallery or queries, ood)
         divided = self.options.open_set
         with spinner("measuring"), phase("measuring"):
             evaluation = evaluate(
@@ -112,23 +139,46 @@ class RunEvaluation:
                     score=self.options.score,
                     ks=self.options.ks,
                     ood_ratio=self.options.ood_ratio,
+                    scale=scale.scale if isinstance(scale, ChosenScale) else None,
                     open_set=None if divided is None else OpenSetOptions(**divided.model_dump()),
                     bootstrap=bootstrap,
                 ),
             )
         if doubt is not None:
             evaluation.protocol["doubt"] = describe_doubt(doubt)
+        if isinstance(scale, ChosenScale):
+            evaluation.protocol["scale"] = scale.describe()
+        elif scale is not None:
+            evaluation.protocol["notes"].append(f"The scale of variances is as it was: {scale}")
         return evaluation
 
-    def _fit_doubt(self, read: Reader, searched: Labelled) -> Doubt | None:
-        """From the run's validation part; None where the run's own data are not at hand, or too few."""
+    def _validation(self, read: Reader) -> Labelled | None:
+        """The run's validation part; None where the run's own data are not at hand."""
         if self.own is None:
             try:
                 self.own = self._open_data()
             except InputError:
                 return None  # a run may be measured on other data where its own are not
         images = self.own.validation.without_augmentation(size=self._size)
-        validation = read(images, truth_of(images))
+        return read(images, truth_of(images))
+
+    def _choose_scale(self, validation: Labelled | None, searched: Labelled) -> ChosenScale | str | None:
+        """On the validation part; a sentence that says why not, or None for points, which have no variance.
+
+        In a closed set what is searched is the same labels, denser: votes are extrapolated to its size.
+        """
+        if validation is None:
+            return "the run's own data, whose validation part chooses it, are not at hand."
+        try:
+            with spinner("choosing the scale of variances"):
+                size = len(searched.embedding) if self._is_closed else None
+                return choose_scale(validation.embedding, validation.truth, meant_for=size)
+        except InputError as error:
+            return str(error)
+
+    def _fit_doubt(self, read: Reader, validation: Labelled, searched: Labelled) -> Doubt | None:
+        """From the run's validation part; None where it is too small."""
+        assert self.own is not None
         train = None
         if self.gallery_name == GALLERY_TRAIN:
             train = searched
@@ -145,7 +195,7 @@ class RunEvaluation:
             )
 
     def _doubts(
-        self, doubt: Doubt, queries: Labelled, searched: Labelled, ood: Mapping[str, Labelled]
+        self, doubt: Doubt | None, queries: Labelled, searched: Labelled, ood: Mapping[str, Labelled]
     ) -> dict[str, dict[str, Tensor]]:
         """Rows of the queries and of every OOD set, by name."""
         score, closed = self.options.score, self._is_closed
@@ -161,6 +211,7 @@ class RunEvaluation:
         queries: Labelled,
         gallery: Labelled | None,
         ood: Mapping[str, Labelled],
+        disturbed: Disturbed | None,
         *,
         command: str,
     ) -> None:
@@ -177,6 +228,8 @@ class RunEvaluation:
             gallery=self.gallery,
             gallery_embedding=None if gallery is None else gallery.embedding,
             ood={name: described.embedding for name, described in ood.items()},
+            ood_images={_short(name): images for name, images in self.ood.items()},
+            disturbed=disturbed,
         )
         title = f"{self.config.method} on {self.data_name or self.config.data.source}"
         write_run_report(self.folder / "report.html", measured, evaluation, title=title, command=command)
@@ -211,7 +264,11 @@ class RunEvaluation:
         at_ratio = [] if wanted.ood_ratio == configured.ood_ratio else [f"at-{wanted.ood_ratio}"]
         of_size = [] if wanted.size == configured.size else [f"{wanted.size or self.method.spec.size}px"]
         divided = [] if wanted.open_set == configured.open_set else ["open-set"]
-        return by_score + at_ratio + of_size + divided or ([] if wanted == configured else ["otherwise"])
+        tuned = [] if wanted.scale == configured.scale else [wanted.scale.replace(" ", "-")]
+        worse = [] if wanted.disturbed == configured.disturbed else ["disturbed"]
+        return by_score + at_ratio + of_size + divided + tuned + worse or (
+            [] if wanted == configured else ["otherwise"]
+        )
 
     def _open_data(self) -> RunData:
         own = self.given if self.data_name is None else None

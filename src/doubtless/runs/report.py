@@ -17,6 +17,8 @@ from doubtless.evaluation import Evaluation
 from doubtless.methods import Method
 from doubtless.report import ImageLookup, embedding_map, write_report
 from doubtless.report.method_figures import Context, method_sections
+from doubtless.report.together import Strip
+from doubtless.runs.disturbed import AREAS, CROPS, STRENGTHS, Disturbed, changed
 from doubtless.runs.run import Run
 from doubtless.runs.timing import phases_of
 from doubtless.version import __version__
@@ -34,6 +36,8 @@ class Measured:
     """None: the queries search among themselves."""
     gallery_embedding: Embedding | None = None
     ood: Mapping[str, Embedding] = field(default_factory=dict)
+    ood_images: Mapping[str, ImageSet] = field(default_factory=dict)
+    disturbed: Disturbed | None = None
 
 
 def write_run_report(
@@ -66,6 +70,8 @@ def write_run_report(
         label_names=names,
         of_method=method_sections(context),
         timing=phases_of(path.parent),
+        strangers={name: _pictures(images) for name, images in measured.ood_images.items()},
+        strips=[] if measured.disturbed is None else strips_of(measured.disturbed),
     )
 
 
@@ -89,9 +95,32 @@ def image_lookup(queries: ImageSet, gallery: ImageSet | None) -> ImageLookup:
     )
 
 
+def strips_of(disturbed: Disturbed) -> list[Strip]:
+    """The picture of middling uncertainty at every step of every way."""
+    place = disturbed.middling
+    where = int(disturbed.images.index[disturbed.rows[place]])
+    picture = disturbed.images.source.image(where)
+    strips = []
+    for way, steps in disturbed.ways.items():
+        still = steps.values[0]
+        name = "uncertainty" if "uncertainty" in still else "distance"
+        captions = []
+        for amount, values in zip(AREAS if way == CROPS else STRENGTHS, steps.values, strict=True):
+            said = f"{100 * amount:.0f} % kept" if way == CROPS else f"strength {amount:g}"
+            surer = float((still[name] < values[name][place]).double().mean())
+            captions.append((said, f"{100 * surer:.0f} %"))
+        pictures = [_array(changed(disturbed.images, picture, where, change)) for change in steps.changes]
+        strips.append(Strip(way.capitalize(), pictures, captions))
+    return strips
+
+
+def _array(pixels: torch.Tensor) -> NDArray[np.uint8]:
+    array: NDArray[np.uint8] = pixels.permute(1, 2, 0).numpy()  # (H, W, C)
+    return array[:, :, 0] if array.shape[-1] == 1 else array
+
+
 def _pictures(images: ImageSet) -> Callable[[int], NDArray[np.uint8]]:
     def picture(index: int) -> NDArray[np.uint8]:
-        pixels = images[index].inputs.permute(1, 2, 0).numpy()  # (H, W, C)
-        return pixels[:, :, 0] if pixels.shape[-1] == 1 else pixels
+        return _array(images[index].inputs)
 
     return picture
