@@ -149,10 +149,18 @@ class Weights:
 
     def __call__(self, given: Evidence, *, unknown: float = UNKNOWN) -> Distribution:
         """The distribution where a share `unknown` of the queries has a label that is not in the gallery."""
+        return self.told(given, *self.shares_and_odds(given), unknown=unknown)
+
+    def shares_and_odds(self, given: Evidence) -> tuple[Tensor, Tensor]:
+        """Shares (n, M) of labels if it is one of them, and log-odds (n,) of none as at the fitting."""
         utility = self.choice(_stacked(given))
-        odds = self.none(none_features(given, utility)) + shift_of_none(unknown, missed=self.missed)
-        none = torch.sigmoid(odds).masked_fill(~given.there.any(1), 1.0)
-        return Distribution(given.label, shares(utility, given.there) * (1 - none).unsqueeze(1), none)
+        return shares(utility, given.there), self.none(none_features(given, utility))
+
+    def told(self, given: Evidence, share: Tensor, odds: Tensor, *, unknown: float) -> Distribution:
+        """From what `shares_and_odds` says: another share of unknown queries only moves the odds."""
+        moved = odds + shift_of_none(unknown, missed=self.missed)
+        none = torch.sigmoid(moved).masked_fill(~given.there.any(1), 1.0)
+        return Distribution(given.label, share * (1 - none).unsqueeze(1), none)
 
 
 @dataclass(frozen=True, eq=False)

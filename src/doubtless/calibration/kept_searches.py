@@ -40,7 +40,8 @@ class Items:
 
     row: Tensor
     label: Tensor
-    vectors: Vectors
+    vectors: Vectors | None
+    """None: nobody can look at them; all is told from scores."""
 
     def __len__(self) -> int:
         return len(self.row)
@@ -132,6 +133,7 @@ def _searched(
     ]
     if not len(items) or not len(queries):
         return parts
+    assert items.vectors is not None  # who searches items can look at them
     vectors = items.vectors(items.row).float().T  # (D, m)
     count = min(depth, len(items))
     for part in torch.arange(len(queries)).split(max(1, SCORES_AT_ONCE // len(items))):
@@ -177,7 +179,10 @@ class KeptSearches:
 
     def vectors(self, items: Items) -> Tensor:
         """(n, D) of the queries; `items` must hold those that are items."""
-        return items.vectors(self.own) if self.outside is None else self.outside
+        if self.outside is not None:
+            return self.outside
+        assert items.vectors is not None  # items that are queries were looked at
+        return items.vectors(self.own)
 
     def among(self, part: Items, vectors: Tensor) -> KeptSearches:
         """The same queries, whose vectors (n, D) these are, searched in a part of the gallery alone."""
@@ -206,7 +211,7 @@ class KeptSearches:
             hits_of(self.absent[absent], items.label_of, vectors[absent]),
             self.label[absent],
             vectors=items.vectors,
-            sample=Sample(items.vectors(sample.row), sample.label, place),
+            sample=None if items.vectors is None else Sample(items.vectors(sample.row), sample.label, place),
         )
         return made, known, absent
 

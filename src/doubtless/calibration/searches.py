@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +16,11 @@ from doubtless.calibration.evidence.sample_sums import LabelledVectors
 from doubtless.calibration.evidence.within import LabelSpread
 from doubtless.errors import InputError
 from doubtless.logistic import folds_of
+
+WORSE = 0.05
+"""By how much more a metric without a fold may be off than that of the whole sample, as a share of a distance."""
+MOST_FOLDS = 20
+"""Each costs a metric and the items that were found measured in it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,16 +77,37 @@ class FittedDistribution:
 
     def unseen(self, *, unknown: float = UNKNOWN) -> tuple[Distribution, Distribution]:
         """Distributions of the n present and the m absent queries: what promises are made from."""
-        return self._of(self.present, self.folds[0], unknown), self._of(self.absent, self.folds[1], unknown)
+        present, absent = (
+            self._of(given, parts, unknown)
+            for given, parts in zip((self.present, self.absent), self._parts, strict=True)
+        )
+        return present, absent
 
-    def _of(self, given: Evidence, fold: Tensor, unknown: float) -> Distribution:
+    @cached_property
+    def _parts(self) -> tuple[list[_Held], list[_Held]]:
+        """What stays the same whatever share of queries is unknown, of the present and of the absent ones."""
+        present, absent = (
+            [_held(given, fold == number, weights) for number, weights in enumerate(self.others)]
+            for given, fold in zip((self.present, self.absent), self.folds, strict=True)
+        )
+        return present, absent
+
+    def _of(self, given: Evidence, parts: list[_Held], unknown: float) -> Distribution:
         probability = torch.zeros(given.label.shape, dtype=torch.double)
         none = torch.ones(len(given), dtype=torch.double)
-        for number, weights in enumerate(self.others):
-            held = fold == number
-            found = weights(given[held], unknown=unknown)
+        for weights, (held, part, share, odds) in zip(self.others, parts, strict=True):
+            found = weights.told(part, share, odds, unknown=unknown)
             probability[held], none[held] = found.probability, found.none
         return Distribution(given.label, probability, none)
+
+
+_Held = tuple[Tensor, Evidence, Tensor, Tensor]
+"""Queries of a fold, their evidence, and what `Weights.shares_and_odds` says of it."""
+
+
+def _held(given: Evidence, held: Tensor, weights: Weights) -> _Held:
+    part = given[held]
+    return held, part, *weights.shares_and_odds(part)
 
 
 def fit_distribution(searches: Searches, *, folds: int = FOLDS, seed: int = 0) -> FittedDistribution:
@@ -153,6 +181,7 @@ def _measured(
             evidence(searches.absent, by),
         )
     generator = torch.Generator().manual_seed(seed)
+    folds = max(folds, measuring_folds(vectors))
     items = folds_of(torch.arange(len(sample.label)), folds=folds, generator=generator)
     nobody = torch.full_like(searches.label, -1)
     of_present = nobody if sample.row is None else torch.where(sample.row >= 0, items[sample.row], -1)
@@ -169,6 +198,21 @@ def _measured(
         measured(searches.present, of_present, items, own),
         measured(searches.absent, of_absent, of_sample, None),
     )
+
+
+def measuring_folds(sample: LabelledVectors) -> int:
+    """Folds in which a sample is left out of the metric that its queries are measured in.
+
+    Of n items with L labels in D dimensions, a metric is off by about D/(n − L), and one without a fold by as much
+    again over folds − 1. What is fitted would then describe a worse metric than the one that queries from outside
+    are measured in, so where items are few for their dimensions, fewer of them are left out at a time.
+
+    >>> vectors, label = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 20
+    >>> [measuring_folds(LabelledVectors.of(vectors.repeat(1, times), label)) for times in (1, 4)]
+    [3, 9]
+    """
+    spare = max(1, len(sample.label) - int((sample.sums.count > 0).sum()))
+    return min(MOST_FOLDS, 1 + math.ceil(sample.vectors.shape[1] / spare / WORSE))
 
 
 def _in_folds(

@@ -28,6 +28,7 @@ from doubtless.gallery.calibration.calibrated import Calibrated
 from doubtless.gallery.calibration.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
 from doubtless.gallery.pairs import fit_pairs, surroundings
 from doubtless.index.base import Index
+from doubtless.index.in_place.index import AROUND
 from doubtless.search.hits import Hits, hits_without_class, without_itself
 
 if TYPE_CHECKING:
@@ -64,15 +65,16 @@ def calibrate(
     leverage          the combined doubt looks at the space that the gallery's directions fill as well
     most              queries used, drawn at random with `seed` where there are more
     """
+    index.look_around(queries)
     known, counts, embedding, rows = calibration_queries(
         index, queries=queries, labels=labels, most=most, seed=seed
     )
     fitter = None
-    if combined:
+    if combined and index.has_vectors:
         fitter = DoubtFitter(
             index, known.first(DEPTH), embedding, rows, features_of=features_of, leverage=leverage, seed=seed
         )
-    pairs = fit_pairs(index, embedding, known.label, rows, targets)
+    pairs = fit_pairs(index, embedding, known.label, rows, targets) if index.has_vectors else None
     about = {**counts, "items": len(index), "pairs": None if pairs is None else dict(pairs.record)}
     if label_calibration.is_possible(known):
         made = label_calibration.calibrate(index, known, embedding, rows, targets, fitter=fitter, seed=seed)
@@ -230,6 +232,8 @@ def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits 
     None where nothing would be left to find, or the gallery is too large to be looked at in memory.
     """
     codes = index.labels
+    if not index.knows_all:
+        return hits_without_label(index.search(queries, AROUND), label, distribution.DEPTH + SPARE)
     if len(codes) * index.dim > MOST_NUMBERS or int((codes >= 0).sum()) == int((codes == label[0]).sum()):
         return None
     some = some_of(torch.arange(len(label)), MOST_ABSENT, seed)
@@ -263,6 +267,33 @@ def _absent(index: Index, queries: Embedding, label: Tensor, seed: int) -> Hits 
         label=spread(found.label, -1),
         uncertainty=spread(found.uncertainty, torch.inf),
         query_uncertainty=queries.uncertainty,
+    )
+
+
+def hits_without_label(hits: Hits, label: Tensor, k: int) -> Hits:
+    """The first k hits (n, K) that do not carry the query's label (n,): what a search without it finds.
+
+    Exact as far as it goes; where most of K carry the label there are fewer than k.
+
+    >>> row = torch.tensor([[5, 6, 7]])
+    >>> hits = Hits(row, torch.tensor([[0.9, 0.8, 0.7]]), torch.zeros(1, 3), label=torch.tensor([[1, 0, 2]]))
+    >>> hits_without_label(hits, torch.tensor([1]), 3).row
+    tensor([[ 6,  7, -1]])
+    """
+    assert hits.label is not None
+    own = hits.label == label.unsqueeze(1)
+    order = own.long().argsort(dim=1, stable=True)[:, :k]
+    gone = own.gather(1, order)
+
+    def moved(value: Tensor, nothing: float) -> Tensor:
+        return value.gather(1, order).masked_fill(gone, nothing)
+
+    return Hits(
+        moved(hits.row, -1),
+        moved(hits.score, -torch.inf),
+        moved(hits.expected_squared_distance, torch.inf),
+        label=moved(hits.label, -1),
+        query_uncertainty=hits.query_uncertainty,
     )
 
 

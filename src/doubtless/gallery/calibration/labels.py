@@ -68,7 +68,8 @@ def calibrate(
     made = fitted_on(kept, items_of(index), terms_of(targets), seed=seed)
     about = {} if doubt is None else {"novelty_of": doubt.record["novelty_of"]}
     # What is kept is merged by cosine; a gallery that is ranked otherwise is calibrated as a whole only.
-    ranked = index.settings.ranking_score == "direction"
+    # So is one whose vectors nobody can look at, or that may hold more than is known of it.
+    ranked = index.settings.ranking_score == "direction" and index.has_vectors and index.knows_all
     return replace(
         made,
         doubt=doubt,
@@ -90,7 +91,7 @@ def items_of(index: Index, rows: Tensor | None = None) -> Items:
     if rows is not None:
         chosen = torch.isin(every, rows)
         every, label = every[chosen], label[chosen]
-    return Items(every, label, index.directions)
+    return Items(every, label, index.directions if index.has_vectors else None)
 
 
 def fitted_on(

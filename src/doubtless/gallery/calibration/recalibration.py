@@ -91,6 +91,7 @@ def _with_new(
     if not len(chosen):
         return queries, 0
     rows, label = items.row[chosen], items.label[chosen]
+    assert items.vectors is not None  # queries are kept of such galleries only
     vectors = items.vectors(rows)
     added = KeptSearches(
         rows,
