@@ -159,8 +159,73 @@ def test_one_budget_is_shared_and_small_ones_go_first() -> None:
     ] * 5
     small_one.result(timeout=60)
     assert done.index("small") <= 1  # those behind it were submitted before it
-    assert side**2 <= made.most <= 10_000_000
+    assert side**2 <= made.budget.most <= 10_000_000
     made.close()
+
+
+def niceness(number: int | None) -> int:
+    assert number is not None
+    return os.getpriority(os.PRIO_PROCESS, number)
+
+
+def test_large_pictures_leave_processes_to_small_ones_and_yield_to_them() -> None:
+    made, here = Decoder(small, workers=3), os.getpriority(os.PRIO_PROCESS, 0)
+    file, picture = plain(3000, "PNG"), written("PNG")
+    made.submit(picture).result(timeout=30)
+    large = [made.submit(file) for _ in range(8)]
+    for _ in range(4):
+        made.submit(picture).result(timeout=30)
+    assert not all(future.done() for future in large)  # those that came later did not wait for them
+    for future in large:
+        assert future.result(timeout=60).pixels.shape == (3, 4, 4)
+    assert made.budget.most < 2 * 3000**2  # one at a time
+    started = [niceness(process.number) - here for process in made._processes if process.number is not None]
+    assert started[0] > 0
+    assert started[1:]
+    assert not any(started[1:])
+    made.close()
+
+
+def test_small_pictures_that_wait_for_a_large_one_go_before_the_next() -> None:
+    """However long large ones are sent: where the budget has no room beside them, small ones come in between."""
+    made, done = Decoder(small, Limits(together=16_000_000), workers=3), list[str]()
+    file, picture = plain(3900, "PNG"), plain(1500, "PNG")
+    made.submit(written("PNG")).result(timeout=30)
+    kinds = [("large", file)] * 6 + [("small", picture)] * 2
+    for name, data in kinds:
+        made.submit(data).add_done_callback(lambda _, name=name: done.append(name))
+    until = time.monotonic() + 60
+    while len(done) < len(kinds) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert done.count("large") == 6
+    assert done.index("small") <= 2
+    assert made.budget.most <= 16_000_000
+    made.close()
+
+
+def test_two_decoders_stay_within_one_budget() -> None:
+    """As those who ask and those who look at thumbnails do."""
+    first = Decoder(small, Limits(together=10_000_000), workers=2)
+    second = Decoder(small, Limits(together=10_000_000), workers=2, budget=first.budget)
+    file = plain(3000, "PNG")
+    for future in [decoder.submit(file) for decoder in (first, second) * 3]:
+        future.result(timeout=60)
+    assert first.budget.most == 3000**2
+    assert second.budget.pixels == first.budget.pixels == 0 or first.pending or second.pending
+    first.close()
+    second.close()
+
+
+def test_a_jpeg_is_decoded_smaller_where_that_is_enough() -> None:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((1600, 1200)).convert("RGB").save(file, "JPEG", quality=95)
+    whole, reduced = (Decoder(lambda pixels: pixels, workers=1, reduced=size) for size in (None, 300))
+    large, less = (decoder.submit(file.getvalue()).result(timeout=30).pixels for decoder in (whole, reduced))
+    assert large.shape == (3, 1200, 1600)
+    assert less.shape == (3, 300, 400)
+    torch.testing.assert_close(torch.nn.functional.avg_pool2d(large.float(), 4), less.float(), atol=3, rtol=0)
+    whole.close()
+    reduced.close()
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

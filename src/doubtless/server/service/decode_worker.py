@@ -1,11 +1,11 @@
 """A process that decodes pictures of strangers for a service, one after the other, and may be ended at any moment.
 
-    python -P decode_worker.py PIXELS HEADERS     # files of doubtless that it loads, and nothing else of it
+    python -P decode_worker.py PIXELS HEADERS NICE     # files of doubtless that it loads, and nothing else of it
 
 It knows Pillow and numpy, and starts in a tenth of a second. What it may allocate for a picture is limited before a
 decoder is called: by what the picture says of its size, whatever it turns out to hold.
 
-    asked      length, JSON {bytes, formats, pixels, memory}, the file
+    asked      length, JSON {bytes, formats, pixels, memory, reduced}, the file
     answered   length, JSON {format, width, height} and uint8 (3, H, W), or {error, …}
 """
 
@@ -59,6 +59,8 @@ def decoded(
                 return {"error": "large", "width": width, "height": height}, b""
             if image.format == "AVIF" and headers.TILED.search(data):
                 return {"error": "tiles"}, b""
+            if asked["reduced"] is not None:  # of JPEG alone; other decoders leave it
+                image.draft(None, (asked["reduced"], asked["reduced"]))
             found = pixels.rgb_pixels(image)
             record = {"format": image.format, "width": found.shape[2], "height": found.shape[1]}
             return record, memoryview(found.reshape(-1))
@@ -76,6 +78,8 @@ def main() -> None:
     """Answers until nobody asks any more."""
     answers: IO[bytes] = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
+    if hasattr(os, "nice"):
+        os.nice(int(sys.argv[3]))
     pixels, headers = loaded("pixels", sys.argv[1]), loaded("headers", sys.argv[2])
     from PIL import Image
 

@@ -55,7 +55,7 @@ class Limits:
     pixels: int = 50_000_000
     seconds: float = 10.0
     k: int = 100
-    together: int = 64_000_000
+    together: int = 52_000_000
 
     def __post_init__(self) -> None:
         if min(self.upload, self.pixels, self.k, self.together) < 1 or self.seconds <= 0:
@@ -190,7 +190,9 @@ LARGE = 10e6
 """Pixels for which an upload is decoded as if it had come a second later: large ones wait for small ones."""
 PER_PIXEL, BESIDE = 28, 256 << 20
 """Bytes that a decoder may take for a pixel, and beside: threads of some decoders, tables, the file."""
-UNKNOWN = 4_000_000
+SMALL = 4_000_000
+"""Pixels up to which a picture is small: for these there are processes that large ones leave free."""
+UNKNOWN = SMALL
 """Pixels that a picture is taken to have that does not say, until its decoder does; one with more is refused."""
 
 
@@ -205,29 +207,48 @@ class _Job:
     future: Future[Picture] = field(default_factory=Future, compare=False)
 
 
+class Budget:
+    """Pixels that are being decoded at this moment, of all decoders that share it."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.pixels = self.most = 0
+
+
 class Decoder:
     """Decodes uploads in processes, which are started when they are first needed and ended when they take too long.
 
     All of them share one budget of pixels (`Limits.together`): what would be more waits, and others that fit go
-    first; what has waited too long is refused as overload.
+    first; what has waited too long is refused as overload. Where there are several processes, half of them at most
+    are for large pictures, and yield to everything else on the machine: whoever sends large ones waits for others.
 
     prepare   uint8 (3, H, W) → what the model takes; runs in a thread of this process
+    budget    of another decoder too, where both are to stay within it together
+    reduced   pixels that each side of a JPEG must keep, which may be decoded smaller for that; None: all of it
     """
 
     def __init__(
-        self, prepare: Callable[[Tensor], Tensor], limits: Limits | None = None, *, workers: int | None = None
+        self,
+        prepare: Callable[[Tensor], Tensor],
+        limits: Limits | None = None,
+        *,
+        workers: int | None = None,
+        budget: Budget | None = None,
+        reduced: int | None = None,
     ) -> None:
         self.limits = limits or Limits()
         self.workers = workers or min(8, (os.cpu_count() or 1) + 1)
-        self.most = 0  # pixels that were decoded at the same time
-        self._prepare = prepare
-        self._changed = threading.Condition()
+        self.budget = budget or Budget()
+        self._prepare, self._reduced = prepare, reduced
+        self._changed = self.budget.changed
         self._waiting: list[_Job] = []  # sorted
-        self._bytes = self._pending = self._numbered = self._pixels = 0
-        self._processes = [DecodingProcess() for _ in range(self.workers)]
+        self._bytes = self._pending = self._numbered = 0
+        self._processes = [DecodingProcess(yields=large) for large in self._lanes()]
         self._closed = False
-        for process in self._processes:
-            threading.Thread(target=self._work, args=(process,), name="doubtless-decode", daemon=True).start()
+        for process, large in zip(self._processes, self._lanes(), strict=True):
+            threading.Thread(
+                target=self._work, args=(process, large), name="doubtless-decode", daemon=True
+            ).start()
 
     @property
     def pending(self) -> int:
@@ -253,7 +274,7 @@ class Decoder:
             bisect.insort(self._waiting, job)
             self._bytes += len(data)
             self._pending += 1
-            self._changed.notify()
+            self._changed.notify_all()  # who wakes first may be another decoder's
         return job.future
 
     def close(self) -> None:
@@ -262,31 +283,46 @@ class Decoder:
             self._closed = True
             self._changed.notify_all()
 
-    def _work(self, process: DecodingProcess) -> None:
-        while (job := self._next()) is not None:
+    def _lanes(self) -> list[bool]:
+        """Of every process, whether it is for large pictures; one alone takes all as they come."""
+        return [number < self.workers // 2 for number in range(self.workers)]
+
+    def _work(self, process: DecodingProcess, large: bool) -> None:
+        while (job := self._next(large)) is not None:
             try:
                 self._answer(job, process)
             finally:
                 with self._changed:
-                    self._pixels -= job.cost
+                    self.budget.pixels -= job.cost
                     self._pending -= 1  # after the result: it is on its way until it is there
                     self._changed.notify_all()
         process.end()
 
-    def _next(self) -> _Job | None:
-        """The first that fits beside those that are being decoded; None when all is done."""
+    def _next(self, large: bool) -> _Job | None:
+        """The first of its kind that fits beside those that are being decoded; None when all is done."""
         with self._changed:
             while True:
-                for place, job in enumerate(self._waiting):
-                    if not self._pixels or self._pixels + job.cost <= self.limits.together:
-                        del self._waiting[place]
-                        self._bytes -= len(job.data)
-                        self._pixels += job.cost
-                        self.most = max(self.most, self._pixels)
-                        return job
-                if self._closed and not self._waiting:
+                mine = [job for job in self._waiting if self.workers == 1 or (job.cost > SMALL) == large]
+                job = next(filter(self._may_start, mine), None)
+                if job is not None:
+                    self._waiting.remove(job)
+                    self._bytes -= len(job.data)
+                    self.budget.pixels += job.cost
+                    self.budget.most = max(self.budget.most, self.budget.pixels)
+                    return job
+                if self._closed and not mine:
                     return None
                 self._changed.wait()
+
+    def _may_start(self, job: _Job) -> bool:
+        """Whether it fits into the budget, and leaves room to a small one whose turn is before its own."""
+        used = self.budget.pixels + job.cost
+        if self.budget.pixels and used > self.limits.together:
+            return False
+        return job.cost <= SMALL or not any(
+            other.cost <= SMALL and other < job and used + other.cost > self.limits.together
+            for other in self._waiting
+        )
 
     def _answer(self, job: _Job, process: DecodingProcess) -> None:
         if not job.future.set_running_or_notify_cancel():
@@ -294,7 +330,7 @@ class Decoder:
         try:
             if time.monotonic() - job.came > PATIENCE:
                 raise OverloadedError("Too many images are waiting to be decoded; try again later.")
-            picture = decode_apart(job.data, self.limits, process, most=job.pixels)
+            picture = decode_apart(job.data, self.limits, process, most=job.pixels, reduced=self._reduced)
             result = replace(picture, pixels=self._prepare(picture.pixels))
         except Exception as error:
             job.future.set_exception(error)
@@ -302,8 +338,13 @@ class Decoder:
             job.future.set_result(result)
 
 
-def decode_apart(data: bytes, limits: Limits, process: DecodingProcess, *, most: int) -> Picture:
-    """As `decode`, in another process, which may take as much memory as `most` pixels take."""
+def decode_apart(
+    data: bytes, limits: Limits, process: DecodingProcess, *, most: int, reduced: int | None = None
+) -> Picture:
+    """As `decode`, in another process, which may take as much memory as `most` pixels take.
+
+    reduced: a JPEG may be decoded smaller, with sides of so many pixels or more.
+    """
     if sys.platform == "win32":  # its pipes cannot be waited for
         return decode(data, limits)
     limits = limits_for(data, limits)
@@ -313,6 +354,7 @@ def decode_apart(data: bytes, limits: Limits, process: DecodingProcess, *, most:
     asked = {
         "formats": list(accepted),
         "pixels": most,
+        "reduced": reduced,
         "memory": BESIDE + PER_PIXEL * most + 2 * len(data),
     }
     try:
@@ -324,7 +366,7 @@ def decode_apart(data: bytes, limits: Limits, process: DecodingProcess, *, most:
     _refuse(record, data, limits)
     kind, shape = accepted[record["format"]], (3, record["height"], record["width"])
     refuse_shape(record["width"], record["height"], limits)
-    return Picture(torch.frombuffer(pixels, dtype=torch.uint8).view(shape), kind.media_type, kind.suffixes[0])
+    return Picture(torch.from_numpy(pixels).view(shape), kind.media_type, kind.suffixes[0])
 
 
 def _refuse(record: Mapping[str, Any], data: bytes, limits: Limits) -> None:

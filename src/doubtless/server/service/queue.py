@@ -79,6 +79,7 @@ class Batcher(Generic[Item, Result]):
         self.settings = settings or Batching()
         self.batches = 0  # calls of `work`
         self.items = 0  # what they were given, together
+        self.worked: Callable[[int, float], None] | None = None  # hears of each: how many, and seconds
         self._work, self._coming = work, coming
         self._queue: queue.SimpleQueue[tuple[Item, Future[Result]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # closing comes after all that was submitted
@@ -96,6 +97,11 @@ class Batcher(Generic[Item, Result]):
                 raise OverloadedError(f"{self.settings.queue} requests are waiting already; try again later.")
             self._queue.put((asked, future))
         return future
+
+    @property
+    def waiting(self) -> int:
+        """How many were submitted and not begun."""
+        return self._queue.qsize()
 
     @property
     def running(self) -> bool:
@@ -139,10 +145,13 @@ class Batcher(Generic[Item, Result]):
             return
         self.batches += 1
         self.items += len(wanted)
+        began = time.monotonic()
         try:
             results = self._work([asked for asked, _ in wanted])
         except Exception as error:  # whoever asked is told; the worker goes on
             results = [error] * len(wanted)
+        if self.worked is not None:
+            self.worked(len(wanted), time.monotonic() - began)
         for (_, future), result in zip(wanted, results, strict=True):
             if isinstance(result, Exception):
                 future.set_exception(result)
@@ -208,6 +217,7 @@ class Engine:
         self.gallery = gallery
         self.drift: Drift | None = None
         self.model_calls = 0
+        self.told: Callable[[Answer], None] | None = None  # hears of every answer that is no trial
         self._judge: object = None
         self._follow()
 
@@ -265,7 +275,15 @@ class Engine:
                     raise
             else:
                 self._watch(answers, questions)
+                self.tell(made, questions)
                 return made
+
+    def tell(self, answers: Sequence[Answer], questions: Sequence[Question]) -> None:
+        """Lets whoever counts hear of answers that were given."""
+        if self.told is not None:
+            for answer, question in zip(answers, questions, strict=True):
+                if question.watched:
+                    self.told(answer)
 
     def _searched(self, asked: Sequence[Asked]) -> Answers:
         question = asked[0].question

@@ -64,12 +64,14 @@ class Service:
         self.limits = limits or Limits()
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
         self.browse = Browse(gallery, self.items)
-        self.thumbnails = Thumbnails(self.limits)
         self.overview = Overview(gallery)
         self.judgements = Judgements(gallery, read_only=read_only, audit=audit)
         self.engine = Engine(gallery)
         model = self.model
         self.decoder = None if model is None else Decoder(model.preparation, self.limits)
+        self.thumbnails = Thumbnails(
+            self.limits, budget=None if self.decoder is None else self.decoder.budget
+        )
         self.batcher: Batcher[Query, Reply] = Batcher(
             self.engine.answer, batching, coming=lambda: 0 if self.decoder is None else self.decoder.pending
         )
@@ -156,9 +158,11 @@ class Service:
             queries = photos
         else:
             queries = Queries.cat([self.gallery.read_prepared(pixels.unsqueeze(0)) for pixels in photos])
-        return self.gallery.ask(
+        answer = self.gallery.ask(
             queries, question.k, where=question.where or None, confidence=question.confidence, together=True
         )
+        self.engine.tell([answer], [question])
+        return answer
 
     # -- asking without waiting in a thread: the API --------------------------------------------------
 

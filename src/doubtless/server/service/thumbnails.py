@@ -13,7 +13,7 @@ import torch
 from PIL import Image, features
 from torch import Tensor
 
-from doubtless.server.service.decoder import Decoder, Limits
+from doubtless.server.service.decoder import Budget, Decoder, Limits
 from doubtless.server.service.errors import ImageError, NotFoundError
 
 
@@ -56,8 +56,9 @@ def encoded(pixels: Tensor) -> bytes:
 class Thumbnails:
     """Makes small pictures of files' bytes; may be used from several threads."""
 
-    def __init__(self, limits: Limits, *, most_bytes: int = MOST_BYTES) -> None:
-        self.decoder = Decoder(fitted, limits, workers=WORKERS)
+    def __init__(self, limits: Limits, *, most_bytes: int = MOST_BYTES, budget: Budget | None = None) -> None:
+        """budget: of those who ask, shared with them."""
+        self.decoder = Decoder(fitted, limits, workers=WORKERS, budget=budget, reduced=2 * Size.LARGE)
         self.most_bytes = most_bytes
         self._known: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._bytes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
+import select
 import struct
 import subprocess
 import sys
@@ -13,16 +13,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from doubtless.data import pixels
 from doubtless.server.service import decode_worker, headers
 
 CHUNK = 1 << 20
+"""Bytes that are sent or received in one go, and that a pipe holds where the system lets it."""
+BEHIND = 10
+"""How far a process that yields goes behind those of usual priority, as `nice` counts it."""
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class DecodingProcess:
-    """Started when it is first asked; one thread at a time asks it."""
+    """Started when it is first asked; one thread at a time asks it.
 
-    def __init__(self) -> None:
+    yields: it gets what the others on this machine leave of the processors
+    """
+
+    def __init__(self, *, yields: bool = False) -> None:
+        self._yields = yields
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -30,15 +41,15 @@ class DecodingProcess:
         """Of the process, where there is one."""
         return None if self._process is None else self._process.pid
 
-    def ask(self, data: bytes, asked: Mapping[str, Any], *, until: float) -> tuple[dict[str, Any], bytearray]:
+    def ask(self, data: bytes, asked: Mapping[str, Any], *, until: float) -> tuple[dict[str, Any], Bytes]:
         """What it says of a file, and pixels (3, H, W); TimeoutError and EOFError where it had to be ended."""
         try:
             process = self._started()
             said = json.dumps({"bytes": len(data), **asked}).encode()
             self._send(process, struct.pack("<I", len(said)) + said, until)
             self._send(process, data, until)
-            (length,) = struct.unpack("<I", self._received(process, 4, until))
-            record = json.loads(self._received(process, length, until))
+            (length,) = struct.unpack("<I", self._received(process, 4, until).tobytes())
+            record = json.loads(self._received(process, length, until).tobytes())
             count = 0 if "error" in record else 3 * record["width"] * record["height"]
             return record, self._received(process, count, until)
         except BaseException:  # what it still says would be taken for the next answer
@@ -62,7 +73,7 @@ class DecodingProcess:
             files = [str(Path(str(module.__file__))) for module in (decode_worker, pixels, headers)]
             one_arena = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}  # what is reserved counts as used
             self._process = subprocess.Popen(
-                [sys.executable, "-P", *files],
+                [sys.executable, "-P", *files, str(BEHIND if self._yields else 0)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -73,29 +84,30 @@ class DecodingProcess:
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
+                _widen(pipe.fileno())
         return self._process
 
     def _send(self, process: subprocess.Popen[bytes], data: bytes, until: float) -> None:
         assert process.stdin is not None
         rest, handle = memoryview(data), process.stdin.fileno()
         while rest:
-            _wait(handle, selectors.EVENT_WRITE, until)
             try:
                 rest = rest[os.write(handle, rest[:CHUNK]) :]
             except BlockingIOError:
-                continue
+                _wait(handle, select.POLLOUT, until)
             except BrokenPipeError:
                 raise EOFError from None
 
-    def _received(self, process: subprocess.Popen[bytes], count: int, until: float) -> bytearray:
+    def _received(self, process: subprocess.Popen[bytes], count: int, until: float) -> Bytes:
         assert process.stdout is not None
-        found, handle, done = bytearray(count), process.stdout.fileno(), 0
-        view = memoryview(found)
+        # Not a bytearray: it would be filled with zeros first, and all threads of the service wait meanwhile.
+        found, handle, done = np.empty(count, np.uint8), process.stdout.fileno(), 0
+        view = found.data
         while done < count:
-            _wait(handle, selectors.EVENT_READ, until)
             try:
                 got = os.readv(handle, [view[done : done + CHUNK]])
             except BlockingIOError:
+                _wait(handle, select.POLLIN, until)
                 continue
             if not got:
                 raise EOFError
@@ -103,9 +115,19 @@ class DecodingProcess:
         return found
 
 
+def _widen(handle: int) -> None:
+    """Lets a pipe hold more at once: every turn of reader and writer costs the service."""
+    try:
+        import fcntl
+
+        fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, CHUNK)
+    except (ImportError, AttributeError, OSError):  # another system, or one that has given out enough
+        return
+
+
 def _wait(handle: int, event: int, until: float) -> None:
+    waiting = select.poll()
+    waiting.register(handle, event)
     left = until - time.monotonic()
-    with selectors.DefaultSelector() as selector:
-        selector.register(handle, event)
-        if left <= 0 or not selector.select(left):
-            raise TimeoutError
+    if left <= 0 or not waiting.poll(1000 * left):
+        raise TimeoutError
