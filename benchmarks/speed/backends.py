@@ -1,12 +1,14 @@
-"""How long the same index takes in a folder, in Milvus Lite's file, and in its server over TCP on loopback.
+"""How long the same index takes in a folder, Milvus, PostgreSQL, Qdrant and LanceDB, beside the store alone.
 
     python benchmarks/speed/backends.py                      # 100,000 × 128, Gaussians with one variance an item
     python benchmarks/speed/backends.py --items 10000 lite   # smaller, one backend beside the folder
 
-A server of Milvus proper is another program (and another machine): give its address, milvus:http://host:port, in
-place of a backend's name to measure that; the collection it names must not be there and is left behind.
-Ratios are to the folder. CPU seconds would leave those of a server out, so times are by the clock, the best of
-some rounds.
+Two ratios. "× folder" is to the same call on a folder. "× alone" is a search through doubtless to what the store's
+own client takes for the same queries, k, collection and labels, in turns with it: what doubtless costs on top
+(FAISS's flat index over the same vectors is a folder's own). "server" is Milvus Lite over TCP; a server of Milvus
+proper or of Qdrant is another program: give its address, milvus:http://host:port or qdrant:http://host:port, in
+place of a backend's name; the collection it names must not be there and is left behind. CPU seconds would leave
+those of a server out, so times are by the clock, the best of some rounds.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import faiss
+import numpy as np
 import torch
 
 from doubtless.embedding import Embedding
 from doubtless.index.backends import create_index_at, open_index
+from doubtless.index.base import Index
 
 sys.path.append(str(Path(__file__).parents[2]))
+from tests.reference import postgres_server
 from tests.reference.milvus_server import serving
 
 DIM, LOT, BATCH, K = 128, 10_000, 100, 10
-BACKENDS = ("local", "lite", "server")
+ENOUGH = 20.0  # seconds for the rounds of one thing
+BACKENDS = ("local", "lite", "server", "postgres", "qdrant", "lancedb")
 
 
 def drawn(count: int, *, seed: int) -> Embedding:
@@ -44,23 +51,114 @@ def drawn(count: int, *, seed: int) -> Embedding:
 def place(backend: str) -> Iterator[str]:
     """An INDEX where there is nothing."""
     with contextlib.ExitStack() as stack:
-        if backend.startswith("milvus:"):
+        if ":" in backend:
             yield backend
+            return
+        if backend == "postgres":
+            yield stack.enter_context(postgres_server.serving())
             return
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if backend == "server":
             yield f"milvus:{stack.enter_context(serving(folder / 'data'))}"
         else:
-            yield f"{'milvus:' if backend == 'lite' else ''}{folder}/index"
+            prefix = {"local": "", "lite": "milvus:"}.get(backend, f"{backend}:")
+            yield f"{prefix}{folder}/index"
 
 
-def best_of(rounds: int, way: Callable[[], object]) -> float:
-    taken = []
+def best_of(rounds: int, *ways: Callable[[], object]) -> list[float]:
+    """The shortest time of each, in turns; fewer rounds of what takes long."""
+    taken: list[list[float]] = [[] for _ in ways]
     for _ in range(rounds):
-        began = time.perf_counter()
-        way()
-        taken.append(time.perf_counter() - began)
-    return min(taken)
+        for times, way in zip(taken, ways, strict=True):
+            began = time.perf_counter()
+            way()
+            times.append(time.perf_counter() - began)
+        if sum(map(sum, taken)) > ENOUGH:
+            break
+    return [min(times) for times in taken]
+
+
+# -- each store by its own client: rows and labels of the K best by inner product ---------------------
+
+
+def alone_milvus(index: Index) -> Callable[[np.ndarray], list]:
+    driver = index._driver
+    client, name = driver._connection._client, driver._items
+    return lambda vectors: [
+        [hit["row"] for hit in hits]
+        for hits in client.search(
+            name,
+            data=list(vectors),
+            anns_field="direction",
+            limit=K,
+            output_fields=["label"],
+            search_params={"metric_type": "IP", "params": {}},
+        )
+    ]
+
+
+def alone_postgres(index: Index) -> Callable[[np.ndarray], list]:
+    import psycopg
+
+    address = index._driver._sessions.address
+    connection = psycopg.connect(address.server, autocommit=True)
+    command = f"SELECT row, label FROM {address.table} ORDER BY direction <#> %s::vector LIMIT {K}"
+
+    def search(vectors: np.ndarray) -> list:
+        texts = ["[" + ",".join(map("{:.9g}".format, one)) + "]" for one in vectors.tolist()]
+        return [[row for row, _ in connection.execute(command, [text], binary=True)] for text in texts]
+
+    return search
+
+
+def alone_qdrant(index: Index) -> Callable[[np.ndarray], list]:
+    from qdrant_client import models
+
+    driver = index._driver
+    client, name = driver._connection._client, driver._items
+
+    def search(vectors: np.ndarray) -> list:
+        asked = [
+            models.QueryRequest(query=one, using="direction", limit=K, with_payload=["label"])
+            for one in vectors.tolist()
+        ]
+        return [[point.id for point in found.points] for found in client.query_batch_points(name, asked)]
+
+    return search
+
+
+def alone_lancedb(index: Index) -> Callable[[np.ndarray], list]:
+    table = index._driver._table("items")
+
+    def search(vectors: np.ndarray) -> list:
+        asked = table.search(list(vectors), vector_column_name="direction").distance_type("dot").limit(K)
+        found = asked.select(["row", "label", "_distance"]).to_arrow()
+        return np.array(found.column("row").to_pylist()).reshape(len(vectors), K).tolist()
+
+    return search
+
+
+def alone_faiss(index: Index) -> Callable[[np.ndarray], list]:
+    flat, labels = faiss.IndexFlatIP(DIM), index.labels.numpy()
+    flat.add(index.embedding().direction.numpy())
+
+    def search(vectors: np.ndarray) -> list:
+        rows = flat.search(vectors, K)[1]
+        labels[rows]
+        return rows.tolist()
+
+    return search
+
+
+def alone(index: Index) -> Callable[[np.ndarray], list]:
+    scheme = str(index.path).partition(":")[0]
+    clients = {
+        "milvus": alone_milvus,
+        "postgres": alone_postgres,
+        "qdrant": alone_qdrant,
+        "lancedb": alone_lancedb,
+    }
+    return clients.get(scheme, alone_faiss)(index)
 
 
 def measured(backend: str, items: int, rounds: int) -> dict[str, float]:
@@ -89,8 +187,16 @@ def measured(backend: str, items: int, rounds: int) -> dict[str, float]:
                 f"search {BATCH}, one shelf": lambda: index.search(queries, K, where={"shelf": 7}),
                 "1,000 items by row": lambda: index.items(range(0, items, max(1, items // 1000))),
             }
+            directly, vectors = alone(index), queries.direction.numpy()
+            for count in (1, BATCH):
+                what = f"search {count}, cosine"
+                ours, theirs = best_of(3 * rounds, ways.pop(what), lambda: directly(vectors[:count]))  # noqa: B023
+                seconds[what], own[backend, what] = ours, theirs
+            assert directly(vectors) == index.search(queries, K).row.tolist(), (
+                "the store finds different items"
+            )
             for what, way in ways.items():
-                seconds[what] = best_of(rounds, way)
+                [seconds[what]] = best_of(rounds, way)
             found.setdefault("first", index.search(queries, K).row)
             assert torch.equal(index.search(queries, K).row, found["first"]), "backends find different items"
             began = time.perf_counter()
@@ -100,6 +206,16 @@ def measured(backend: str, items: int, rounds: int) -> dict[str, float]:
 
 
 found: dict[str, torch.Tensor] = {}
+own: dict[tuple[str, str], float] = {}
+"""Backend and search → seconds of the store alone."""
+
+
+def told(backend: str, what: str, taken: float, folder: float | None) -> str:
+    line = f"  {backend:8} {what:24} {taken:9.4f} s"
+    line += "" if folder is None else f"   × folder {taken / folder:6.1f}"
+    if (backend, what) in own:
+        line += f"   alone {own[backend, what]:9.4f} s   × alone {taken / own[backend, what]:5.2f}"
+    return line
 
 
 def main() -> None:
@@ -113,10 +229,10 @@ def main() -> None:
     print(f"{given.items:,} × {DIM}, k = {K}, {torch.get_num_threads()} threads", flush=True)
     local = measured("local", given.items, given.rounds)
     for what, taken in local.items():
-        print(f"  {'local':8} {what:24} {taken:9.3f} s", flush=True)
+        print(told("local", what, taken, None), flush=True)
     for backend in given.backends:
         for what, taken in measured(backend, given.items, given.rounds).items():
-            print(f"  {backend:8} {what:24} {taken:9.3f} s   × {taken / local[what]:.1f}", flush=True)
+            print(told(backend, what, taken, local[what]), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""One suite for every backend: a folder, Milvus Lite in a file, its server in another process over TCP, a plugin.
+"""One suite for every backend: a folder, Milvus (a file, a server), PostgreSQL, Qdrant, LanceDB, a plugin.
 
-What an index holds, finds and refuses is the same on all four, down to the sentence and the row.
+What an index holds, finds and refuses is the same on all, down to the sentence and the row.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tests.gallery.galleries import gallery as made_gallery
 from tests.index.memory_index import MemoryIndex
 from tests.index.test_index import POINTS, REFUSED, variances_of
 from tests.index.test_search import SCORES, WHERE, assert_found, names
+from tests.reference import postgres_server
 from tests.reference.gallery import DRAWN, brute_force, drawn
 from tests.reference.milvus_server import serving
 
-BACKENDS = ("local", "lite", "server", "memory")
+BACKENDS = ("local", "lite", "server", "memory", "postgres", "qdrant", "lancedb")
 Place = Callable[[str], str]
 
 
@@ -42,9 +43,13 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         with serving(folder / "data") as address:
             yield lambda name: f"milvus:{address}/{name}_{uuid.uuid4().hex[:8]}"
         return
+    if request.param == "postgres":
+        with postgres_server.serving() as address:
+            yield lambda name: f"{address}&table={name}_{uuid.uuid4().hex[:8]}"
+        return
     if request.param == "memory":
         INDEXES.register("memory", MemoryIndex)
-    prefix = {"local": "", "lite": "milvus:", "memory": "memory:"}[request.param]
+    prefix = {"local": "", "lite": "milvus:"}.get(request.param, f"{request.param}:")
     yield lambda name: f"{prefix}{folder}/{name}-{uuid.uuid4().hex[:8]}"
 
 

@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import open_index
-from doubtless.index.milvus.catalog import Catalog
-from doubtless.index.milvus.conditions import expression, filter_keys_of
+from doubtless.index.milvus.conditions import expression
 from doubtless.index.milvus.connection import Address
 from doubtless.index.milvus.index import MilvusIndex
-from doubtless.index.milvus.store import MilvusStore
+from doubtless.index.remote.catalog import Catalog
+from doubtless.index.remote.facts import filter_keys_of
+from doubtless.index.remote.store import RemoteStore
 from doubtless.ingest.create import create_index
 from doubtless.ingest.shards import EmbeddedShard
 from tests.index.test_search import names
@@ -89,7 +90,7 @@ def test_a_change_that_is_cut_off_before_it_counts_is_undone(name: str, change, 
 @pytest.mark.parametrize(("change", "after"), CHANGES, ids=["add", "update", "remove"])
 def test_a_change_that_is_cut_off_after_it_counts_is_completed(name: str, change, after: int) -> None:
     with made(name) as index:
-        with cut_off(MilvusStore, "_complete"):
+        with cut_off(RemoteStore, "_complete"):
             change(index)
         assert len(index) == after
         with MilvusIndex.open(name, writable=True) as other:
@@ -105,7 +106,7 @@ def test_an_attachment_that_is_cut_off_leaves_the_one_before(name: str) -> None:
         with MilvusIndex.open(name, writable=True) as other:
             tensors, record = other.attached("doubt")  # type: ignore[misc]
             assert (record, float(tensors["a"].sum())) == ({"is": "old"}, 40_000)
-            kept = other._store.catalog._query("kind == 'piece'", ["key"])
+            kept = other._driver.parts_of("piece")
             assert len(kept) == -(-(40_000 * 4 + 200) // 49_149)  # nothing of the one that was cut off
 
 
@@ -194,7 +195,7 @@ def test_a_search_leaves_out_what_does_not_count_yet(name: str) -> None:
         assert index._store.state() == state
         assert sorted(index.search(GALLERY[:1], 5).row[0].tolist()) == list(range(5))
         index.add(GALLERY[20:21], ["next"])  # clears away what the one before it left
-        assert sorted(row["row"] for row in index._store._query("row >= 0", ["row"])) == list(range(6))
+        assert sorted(row for row, _ in index._driver.labels(0, 99)) == list(range(6))
 
 
 def test_places_that_are_something_else(tmp_path: Path, name: str) -> None:

@@ -277,7 +277,7 @@ def test_the_documentation_needs_nothing_from_outside(service: Service) -> None:
     document = send(service, "GET", "/openapi.json").json()
     assert set(document["paths"]) == {
         "/v1/search", "/v1/compare", "/v1/embed", "/v1/items", "/v1/items/{id}", "/v1/items/{id}/image", "/v1/info",
-        "/v1/feedback", "/v1/status", "/healthz", "/readyz", "/v1/recalibrate", "/v1/together",
+        "/v1/feedback", "/v1/status", "/healthz", "/metrics", "/readyz", "/v1/recalibrate", "/v1/together",
         "/v1/items/{id}/about",
         "/v1/items/{id}/thumbnail", "/v1/items/{id}/label", "/v1/labels", "/v1/examples", "/v1/map", "/v1/review",
         "/v1/examples/{number}/image", "/v1/calibration", "/v1/answers/{id}/image",

@@ -21,6 +21,7 @@ from doubtless.cli import (
     index,
     items,
     listing,
+    mcp,
     posterior,
     push,
     recalibrate,
@@ -57,6 +58,7 @@ app.command("demo")(demo.demo)
 app.command("create")(create.create)
 app.command("ask")(ask.ask)
 app.command("serve")(serve.serve)
+app.command("mcp")(mcp.mcp)
 app.command("calibrate")(calibrate.calibrate)
 app.command("recalibrate")(recalibrate.recalibrate)
 app.command("compare")(compare.compare)

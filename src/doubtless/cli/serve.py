@@ -15,6 +15,7 @@ from doubtless.errors import InputError
 
 if TYPE_CHECKING:
     from doubtless.server.http.connections import ConnectionLimits
+    from doubtless.server.http.logs import Format
 
 TOKEN, READ_TOKEN = "DOUBTLESS_TOKEN", "DOUBTLESS_READ_TOKEN"
 
@@ -57,6 +58,10 @@ def serve(
     decode_seconds: Annotated[
         float, typer.Option(min=0.01, max=3600, help="Time to decode an image.")
     ] = 10.0,
+    log_format: Annotated[str, typer.Option(help="text, or json: one object per line.")] = "text",
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log every request: route, status, time, client.")
+    ] = False,
 ) -> None:
     """Serve an index: API at /v1, its documentation at /docs, a page at /.
 
@@ -71,6 +76,7 @@ def serve(
     from doubtless.server.http.security import LOOPBACK, check_binding
 
     refuse_without_extra()
+    form = _log_format(log_format)
     given = (max_upload, decode_seconds, batch_wait, audit, 1.0 if max_pixels is None else max_pixels)
     if any(value != value for value in given):  # "nan" lies between all bounds
         raise InputError("Sizes, times and shares are numbers, got nan.")
@@ -95,34 +101,66 @@ def serve(
     try:
         hosts = None if token or read_token else LOOPBACK | {host}
         app = create_app(service, token=token, read_token=read_token, page=page, hosts=hosts)
-        run(app, host=host, port=port, limits=ConnectionLimits(connections, per_client))
+        run(
+            app,
+            host=host,
+            port=port,
+            limits=ConnectionLimits(connections, per_client),
+            logs=(form, access_log),
+        )
     finally:
         service.close()
 
 
-def run(app: Any, *, host: str, port: int, limits: ConnectionLimits | None = None) -> None:
-    """Serves an application until it is told to stop; prints where, once it listens."""
-    from doubtless.server.http.listening import BoundedServer
+def run(
+    app: Any,
+    *,
+    host: str,
+    port: int,
+    limits: ConnectionLimits | None = None,
+    logs: tuple[Format, bool] = ("text", False),
+) -> None:
+    """Serves an application until it is told to stop; prints where, once it listens.
+
+    logs: how it logs, and whether every request is
+    """
+    from doubtless.server.http.listening import BoundedServer, log
+    from doubtless.server.http.logs import install
 
     class Server(BoundedServer):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             for name, number in self.addresses():
                 shown = f"[{name}]" if ":" in name else name
-                typer.echo(f"doubtless: serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)")
+                words = f"serving on http://{shown}:{number} (API: /docs, stop: Ctrl-C)"
+                if logs[0] == "json":  # every line is to be JSON
+                    log.info(words)
+                else:
+                    typer.echo(f"doubtless: {words}")
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn, when all is done
     try:
-        Server(app, host=host, port=port, limits=limits).run()
+        server = Server(app, host=host, port=port, limits=limits)
+        install(logs[0], access=logs[1])
+        server.run()
     except KeyboardInterrupt:
         return
+
+
+def _log_format(name: str) -> Format:
+    from doubtless.server.http.logs import FORMATS
+
+    for known in FORMATS:
+        if name == known:
+            return known
+    raise InputError(f"--log-format is text or json, got {name!r}.")
 
 
 def refuse_without_extra() -> None:
     """Says what must be installed before anything can be served."""
     from importlib.util import find_spec
 
-    needed = ["fastapi", "uvicorn", "python_multipart"]
+    needed = ["fastapi", "uvicorn", "python_multipart", "prometheus_client"]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise InputError(

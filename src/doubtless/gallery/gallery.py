@@ -23,6 +23,7 @@ from doubtless.index.settings import check_choices
 if TYPE_CHECKING:
     from doubtless.gallery.content import ImageSources, Imported, Reading
     from doubtless.gallery.head import HeadName
+    from doubtless.index.in_place.store import Metric, Store
     from doubtless.index.settings import IndexScore, Kind
 
 
@@ -129,6 +130,39 @@ class Gallery(Judged, Listing):
         gallery = cls.open(place, model=loaded if finish is None else None, writable=True)
         gallery.filled = filled
         return gallery
+
+    @classmethod
+    def over(
+        cls,
+        store: Store,
+        folder: str | Path,
+        *,
+        dim: int | None = None,
+        metric: Metric = "cosine",
+        ids: Sequence[str] | None = None,
+        model: ModelLike | None = None,
+        writable: bool = True,
+    ) -> Gallery:
+        """A gallery over vectors that stay where they are: any object with `search(vectors, k, where)`.
+
+        store    gives ids, scores and labels (`doubtless.index.in_place.store`); with `fetch(ids)` also vectors,
+                 without which some of the doubt is not measured, as `status` says
+        folder   where calibration and feedback are kept; made where there is none
+        dim      of the vectors, when the folder is made
+        metric   what the scores are: "cosine" (inner product of unit vectors), "cosine-distance", "euclidean" or
+                 "squared-euclidean" distance of unit vectors
+        ids      of items to calibrate on, if they and not queries from outside are to be; needs `fetch`
+        """
+        from doubtless.index.in_place.index import StoreIndex
+
+        index = StoreIndex.over(store, folder, dim=dim, metric=metric, writable=writable)
+        try:
+            if ids is not None:
+                index.get_to_know(ids)
+            return cls(index, model=model)
+        except BaseException:
+            index.close()
+            raise
 
 
 open_gallery = Gallery.open

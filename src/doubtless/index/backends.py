@@ -12,7 +12,10 @@ from pathlib import Path
 from doubtless.errors import InputError, StoreError
 from doubtless.index.base import Index
 from doubtless.index.folder import FolderIndex
+from doubtless.index.lance.index import LanceIndex
 from doubtless.index.milvus.index import MilvusIndex
+from doubtless.index.postgres.index import PostgresIndex
+from doubtless.index.qdrant.index import QdrantIndex
 from doubtless.index.settings import IndexScore, Kind
 from doubtless.registry import Registry
 
@@ -32,6 +35,9 @@ INDEXES: Registry[type[Index]] = Registry(
 
 INDEXES.register("folder", FolderIndex)
 INDEXES.register("milvus", MilvusIndex)
+INDEXES.register("postgres", PostgresIndex)
+INDEXES.register("qdrant", QdrantIndex)
+INDEXES.register("lancedb", LanceIndex)
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_-]+):")  # two letters at least: C:\\ is a drive
 

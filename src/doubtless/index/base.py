@@ -164,6 +164,19 @@ class Index(NamedIndex):
         rows = self.rows  # they are never used again, so number and last one tell all states apart
         return len(rows), int(rows[-1]) if len(rows) else -1
 
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the vectors of items can be looked at; where not, `embedding` and `directions` say so."""
+        return True
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether `rows` and `labels` are those of all items, and not of the ones that were met."""
+        return True
+
+    def look_around(self, queries: Embedding | None) -> None:  # most know all of their items
+        """Before a calibration with queries, or None for its own items: meets what lies around them."""
+
     # -- changing ------------------------------------------------------------------------------------
 
     def add(

@@ -39,6 +39,7 @@ from doubtless.runs.timing import recorded as timed
 from doubtless.training.accelerate import precision_of
 from doubtless.training.callbacks import AtomicCheckpoints, EpochDisplay
 from doubtless.training.estimate import announcement
+from doubtless.training.loggers import loggers_of, must_be_installed
 from doubtless.training.mining import TupleBatches
 from doubtless.training.module import TrainingModule
 
@@ -191,6 +192,7 @@ def _at_rest(method: Method) -> Method:
 def _must_run_here(config: Config) -> None:
     """Refuses an accelerator that this machine does not have, before a folder is made."""
     options = config.training
+    must_be_installed(options.loggers)
     if options.accelerator == "gpu" and not torch.cuda.is_available():
         raise InputError(
             "training.accelerator is gpu, and torch finds none here; accepted here: cpu or auto."
@@ -346,7 +348,7 @@ def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> T
         precision=PRECISIONS[precision_of(config, best_device(options.accelerator))],
         plugins=[AtomicCheckpoints()],
         callbacks=callbacks,
-        logger=False,
+        logger=loggers_of(options.loggers, run.path) or False,
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,

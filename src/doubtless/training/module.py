@@ -93,6 +93,8 @@ class TrainingModule(LightningModule):
 
     def on_train_start(self) -> None:
         """A run begun on another device may come back with moments in another layout than its weights have here."""
+        for logger in self.loggers:
+            logger.log_hyperparams(self.method.config.to_dict())
         for parameter, kept in self._optimizer.state.items():
             for name, value in kept.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -172,6 +174,8 @@ class TrainingModule(LightningModule):
         self._stop_if_no_better(self.current_epoch)
         if rank() == 0:
             write_text(self.run_folder.path / "log.csv", as_csv(self.rows))
+        for logger in self.loggers:  # which write in the main process only
+            logger.log_metrics({name: row[name] for name in row if name != "epoch"}, step=self.current_epoch)
 
     def _validate(self) -> dict[str, float]:
         """recall@1 and map@r of the validation part; every rank embeds its share."""

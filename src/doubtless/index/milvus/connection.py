@@ -1,6 +1,6 @@
 """Where an index of Milvus lies, and the way to it: a client of a server, or of Milvus Lite in a file.
 
-`milvus:PATH` is a file of Milvus Lite, which this process serves on loopback, `milvus:http://host:port` a server.
+`milvus:PATH` is a file of Milvus Lite, served on a socket of its owner's, `milvus:http://host:port` a server.
 
 A file of Milvus Lite belongs to one process at a time. All indexes of a process share the one server it runs for a
 file; the last one that closes stops it, which writes what is in memory and gives the file back.
@@ -13,6 +13,9 @@ import contextlib
 import logging
 import os
 import re
+import shutil
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from doubtless.errors import InputError, StoreError
+from doubtless.index.remote.driver import NothingThere
 from doubtless.index.settings import DATABASE
 
 PREFIX = "milvus:"
@@ -137,7 +141,11 @@ class Connection:
 
 
 class _LiteServer:
-    """A server of Milvus Lite over one file, on a free port of loopback, for all indexes of this process."""
+    """A server of Milvus Lite over one file, for all indexes of this process.
+
+    It knows no users, so it listens on a Unix socket in a folder that nobody else may enter; where a system has no
+    such sockets, on a free port of loopback.
+    """
 
     _running: dict[Path, _LiteServer] = {}
     _mutex = threading.Lock()
@@ -148,7 +156,9 @@ class _LiteServer:
 
         self.file, self._users = file, 0
         try:
-            self._server, self._database, port = start_server_in_thread(str(file))
+            self._folder = tempfile.mkdtemp(prefix="doubtless-") if hasattr(socket, "AF_UNIX") else None
+            host = "127.0.0.1" if self._folder is None else f"unix:{self._folder}/milvus"
+            self._server, self._database, port = start_server_in_thread(str(file), host=host)
         except DataDirLockedError:
             raise StoreError(
                 f"The index milvus:{file} is open in another process; a file of Milvus Lite belongs to one at a "
@@ -158,7 +168,8 @@ class _LiteServer:
             raise StoreError(
                 f"The index milvus:{file} cannot be opened: {error.strerror or error}."
             ) from error
-        self.uri = f"http://127.0.0.1:{port}"
+        # Milvus Lite writes the port it was asked for behind a socket's name
+        self.uri = f"http://{host}:{port}" if self._folder is None else f"{host}:0"
 
     @classmethod
     def of(cls, file: Path, *, may_create: bool) -> _LiteServer:
@@ -183,6 +194,8 @@ class _LiteServer:
         """Writes what is in memory and gives the file back."""
         self._server.stop(grace=2).wait()
         self._database.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @atexit.register
@@ -201,7 +214,7 @@ def _refuse_other_things(file: Path, *, may_create: bool) -> None:
     if file.exists() and (not file.is_dir() or (any(file.iterdir()) and not (file / "LOCK").exists())):
         raise InputError(f"{file} exists and is nothing of Milvus Lite's (version 3, which keeps a folder).")
     if not file.exists() and not may_create:
-        raise StoreError(f"milvus:{file} is no index: there is nothing.")
+        raise NothingThere(f"milvus:{file} is no index: there is nothing.")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from doubtless.errors import InputError
-from doubtless.index.forms import Floats, Searchable, matrix_widths
+from doubtless.index.forms import Floats
 from doubtless.index.milvus.connection import Connection
-from doubtless.index.proposals import CARE, LINKS, Source, lifted_queries
+from doubtless.index.proposals import CARE, LINKS
+from doubtless.index.remote.vectors import kind_of, searching_vectors, widths
 from doubtless.index.settings import IndexScore, Settings
 
 OURS = "An index of doubtless; change it with doubtless only."
@@ -36,26 +35,18 @@ ITEM_FIELDS = frozenset(
 CATALOG_FIELDS = frozenset({"key", "kind", "number", "text", "nothing"})
 """By these a collection is known for one of doubtless."""
 
-FIELD_OF = {"direction": "direction", "expected-distance": "expected"}
-"""Score → the vectors that are searched by it."""
 
-
-def kind_of(settings: Settings) -> str:
-    """Milvus does not change an index by its size: "auto" is exact."""
-    return "flat" if settings.kind == "auto" else settings.kind
-
-
-def _is_lifted(settings: Settings, score: str) -> bool:
-    return kind_of(settings) != "flat" and score == "expected-distance"
-
-
-def create_collections(connection: Connection, settings: Settings) -> None:
-    """Makes both, empty."""
+def check_width(settings: Settings) -> None:
+    """Refuses vectors that are too long."""
     if settings.width > WIDEST or settings.dim >= WIDEST:
         raise InputError(
             f"Milvus keeps at most {WIDEST:,} numbers per vector; {settings.dim} dimensions with "
             f"{settings.variances} variances are {settings.width:,}."
         )
+
+
+def create_collections(connection: Connection, settings: Settings) -> None:
+    """Makes both, empty."""
     from pymilvus import DataType, MilvusClient
 
     address = connection.address
@@ -86,33 +77,18 @@ def drop_collections(connection: Connection) -> None:
             connection.call("drop_collection", name)
 
 
-def searched_vectors(new: Searchable, settings: Settings) -> dict[str, Floats]:
-    """Field → vectors (n, ·) of items as they are searched."""
-    vectors = {}
-    for score, matrix in new.matrices.items():
-        if _is_lifted(settings, score):
-            matrix = Source(matrix, new.items["spread"], settings=settings, score=score).lifted(slice(None))
-        vectors[FIELD_OF[score]] = matrix
-    return vectors
-
-
 def query_parameters(
     vectors: Floats, settings: Settings, score: IndexScore, *, limit: int
 ) -> tuple[Floats, dict[str, Any]]:
     """Queries as the field of the score wants them, and Milvus's parameters of the search."""
-    if _is_lifted(settings, score):
-        vectors = np.ascontiguousarray(lifted_queries(vectors, settings, score), dtype=np.float32)
+    vectors = searching_vectors(vectors, settings, score)
     effort = {"flat": {}, "hnsw": {"ef": max(EFFORT, limit)}, "ivf": {"nprobe": PROBED}}[kind_of(settings)]
     return vectors, {"metric_type": _metric(settings), "params": effort}
 
 
 def _widths(settings: Settings) -> dict[str, int]:
     """Field → numbers of its vectors; Milvus wants at least 2."""
-    widths = {"numbers": max(2, settings.width)}
-    for score, width in matrix_widths(settings).items():
-        lifted = _is_lifted(settings, score) and not settings.is_gaussian
-        widths[FIELD_OF[score]] = max(2, width + lifted)
-    return widths
+    return {name: max(2, width) for name, width in {"numbers": settings.width, **widths(settings)}.items()}
 
 
 def _metric(settings: Settings) -> str:
@@ -127,9 +103,8 @@ def _indexes(settings: Settings) -> dict[str, dict[str, Any]]:
         "ivf": {"index_type": "IVF_FLAT", "params": {"nlist": LISTS}},
     }
     way = ways[kind_of(settings)]
-    scores = [FIELD_OF[score] for score in matrix_widths(settings)]
     return {
-        **{field: {**way, "metric_type": _metric(settings)} for field in scores},
+        **{field: {**way, "metric_type": _metric(settings)} for field in widths(settings)},
         "numbers": {"index_type": "FLAT", "metric_type": "L2"},  # not searched, but Milvus loads no other
         "key": {"index_type": "INVERTED"},
         "label": {"index_type": "INVERTED"},

@@ -10,8 +10,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.concurrency import run_in_threadpool
 
-from doubtless.server.http import insight, looking, problems, routes, schemas, static
+from doubtless.server.http import insight, looking, measures, problems, routes, schemas, static
+from doubtless.server.http.observed import Observed
 from doubtless.server.http.security import LOOPBACK, OPEN, Guard
+from doubtless.server.http.traces import Traces
 from doubtless.server.service.service import Service
 from doubtless.version import __version__
 
@@ -49,11 +51,14 @@ def create_app(
     demo         it is the demo, with these pictures to ask about: names and PNG files
     """
     secured = token is not None or read_token is not None
+    counted, traces = measures.Measures(service), Traces.from_environment()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await run_in_threadpool(service.close)
+        if traces is not None:
+            await run_in_threadpool(traces.close)
 
     app = FastAPI(
         title="doubtless",
@@ -68,12 +73,14 @@ def create_app(
     app.include_router(routes.build(service, demo=demo is not None))
     app.include_router(looking.build(service, pictures=demo or ()))
     app.include_router(insight.build(service))
+    app.include_router(measures.build(counted))
     problems.install(app)
     _describe(app, secured=secured)
     static.add(app, static.docs() | (static.page() if page else {}))
     if hosts is None and not secured:
         hosts = LOOPBACK
     app.add_middleware(Guard, token=token, read_token=read_token, hosts=hosts, upload=service.limits.upload)
+    app.add_middleware(Observed, measures=counted, traces=traces)  # around the guard: refusals count
     return app
 
 

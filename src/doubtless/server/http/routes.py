@@ -17,7 +17,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Answer
 from doubtless.gallery.together import MOST_PHOTOS
-from doubtless.server.http import bodies, problems, replies, schemas
+from doubtless.server.http import bodies, problems, replies, schemas, traces
 from doubtless.server.http.bodies import FORM, JSON
 from doubtless.server.http.looking import ItemSummary
 from doubtless.server.http.rights import may_write, refuse_reader
@@ -84,7 +84,9 @@ def _add_search(router: APIRouter, service: Service) -> None:
             asked = await bodies.read_json(request, schemas.SearchBody)
             question = _question(service, asked)
             query = Query(embedding=_given(service, asked.embedding), question=question)
-        answer = answer_of(await asyncio.wrap_future(service.submit(query)))
+        with traces.step("answer"):
+            answer = answer_of(await asyncio.wrap_future(service.submit(query)))
+        traces.note(answer)
         service.judgements.note(answer, image, counted=not asked.where and not asked.trial)
         return _json(await run_in_threadpool(replies.AnswerReply.of, answer, service.items.has_image))
 
@@ -111,7 +113,9 @@ def _add_together(router: APIRouter, service: Service) -> None:
             asked = await bodies.read_json(request, schemas.TogetherBody)
             photos = Embedding.cat([_given(service, one) for one in asked.embeddings])
         question = _question(service, asked)
-        answer = await asyncio.to_thread(service.answer_together, photos, question)
+        with traces.step("answer"):
+            answer = await asyncio.to_thread(service.answer_together, photos, question)
+        traces.note(answer)
         service.judgements.note(answer, None, counted=not asked.where and not asked.trial)
         return _json(await run_in_threadpool(replies.AnswerReply.of, answer, service.items.has_image))
 
@@ -361,7 +365,8 @@ async def _asked(service: Service, **query: Any) -> Answer:
 
 
 async def _decoded(service: Service, image: bytes) -> Picture:
-    return await asyncio.wrap_future(service.decode(image))
+    with traces.step("decode"):
+        return await asyncio.wrap_future(service.decode(image))
 
 
 async def _embedded(service: Service, image: bytes) -> Embedding:

@@ -1,7 +1,7 @@
-"""`Catalog`: what an index in Milvus keeps beside its items: its state, names of labels, attachments in pieces.
+"""`Catalog`: what an index in a database keeps beside its items: its state, names of labels, attachments in pieces.
 
-Milvus has no transactions, but one row is written whole or not at all. So what is long lies in pieces under a
-stamp of its own, and one row that names the stamp, its length and checksum is written last.
+Not every database has transactions, but one row is written whole or not at all. So what is long lies in pieces
+under a stamp of its own, and one row that names the stamp, its length and checksum is written last.
 """
 
 from __future__ import annotations
@@ -10,21 +10,17 @@ import base64
 import json
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from doubtless.errors import InputError, StoreError
-from doubtless.index.milvus.conditions import key_of
-from doubtless.index.milvus.connection import Connection
-from doubtless.index.milvus.tables import TEXT
+from doubtless.errors import StoreError
+from doubtless.index.remote.driver import Driver, Part, groups
+from doubtless.index.remote.facts import key_of
 from doubtless.index.settings import SCHEMA, Settings
 
-PIECE = TEXT // 4 * 3  # bytes per piece: as base64 they fill a text
 TOGETHER = 64  # pieces read or written with one call
 LABELS = 4_096  # names read or written with one call
-
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,11 @@ class State:
 
 
 class Catalog:
-    """The collection NAME_parts of an index."""
+    """The parts of an index."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._name = connection, connection.address.catalog
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._piece = driver.text_bytes // 4 * 3  # bytes per piece: as base64 they fill a text
 
     # -- the state -----------------------------------------------------------------------------------
 
@@ -75,7 +72,7 @@ class Catalog:
         plain = json.loads(texts["state"])
         if plain.pop("schema") > SCHEMA:
             raise StoreError(
-                f"The index {self._connection.address.name} was written by a newer doubtless; update doubtless "
+                f"The index {self._driver.name} was written by a newer doubtless; update doubtless "
                 "to open it."
             )
         removing = plain.pop("removing")
@@ -87,7 +84,7 @@ class Catalog:
 
     def write_state(self, state: State) -> None:
         """Writes the state, in one row."""
-        self._write([("state", "state", 0, json.dumps({"schema": SCHEMA, **asdict(state)}))])
+        self._write([Part("state", "state", 0, json.dumps({"schema": SCHEMA, **asdict(state)}))])
 
     # -- names of labels -----------------------------------------------------------------------------
 
@@ -99,8 +96,8 @@ class Catalog:
     def add_labels(self, names: Sequence[str], *, first: int) -> None:
         """Names that no state counts are overwritten by those that come next."""
         for name in names:
-            refuse_long("The label", name)
-        rows = [(f"label/{code}", "label", code, name) for code, name in enumerate(names, first)]
+            self._driver.refuse_long("The label", name)
+        rows = [Part(f"label/{code}", "label", code, name) for code, name in enumerate(names, first)]
         for some in groups(rows, LABELS):
             self._write(some)
 
@@ -108,13 +105,14 @@ class Catalog:
 
     def write_pieces(self, data: bytes) -> Pieces:
         """Writes bytes of any length and says where they lie."""
-        count = -(-len(data) // PIECE)
+        count = -(-len(data) // self._piece)
         pieces = Pieces(secrets.token_hex(8), count, len(data), zlib.crc32(data))
         texts = (
-            base64.b64encode(data[start : start + PIECE]).decode() for start in range(0, len(data), PIECE)
+            base64.b64encode(data[start : start + self._piece]).decode()
+            for start in range(0, len(data), self._piece)
         )
         rows = [
-            (key, "piece", place, text)
+            Part(key, "piece", place, text)
             for place, (key, text) in enumerate(zip(pieces.keys, texts, strict=True))
         ]
         for some in groups(rows, TOGETHER):
@@ -127,24 +125,24 @@ class Catalog:
         data = b"".join(map(base64.b64decode, texts))
         if len(data) != pieces.length or zlib.crc32(data) != pieces.checksum:
             raise StoreError(
-                f"The index {self._connection.address.name} is damaged: something in it is not what was stored."
+                f"The index {self._driver.name} is damaged: something in it is not what was stored."
             )
         return data
 
     def drop_pieces(self, pieces: Pieces) -> None:
         """Deletes them."""
         for some in groups(pieces.keys, TOGETHER):
-            self._connection.call("delete", self._name, ids=some)
+            self._driver.delete_parts(some)
 
     # -- attachments ---------------------------------------------------------------------------------
 
     def attach(self, name: str, tensors: bytes, record: str) -> None:
         """Keeps an attachment in place of what was there."""
-        refuse_long("The name of the attachment", name)
+        self._driver.refuse_long("The name of the attachment", name)
         before, plain = self._head(name), record.encode()
         pieces = self.write_pieces(plain + tensors)
         head = {"name": name, "record": len(plain), "pieces": asdict(pieces)}
-        self._write([(_attachment_key(name), "part", 0, json.dumps(head))])
+        self._write([Part(_attachment_key(name), "part", 0, json.dumps(head))])
         if before is not None:
             self.drop_pieces(Pieces(**before["pieces"]))
 
@@ -165,10 +163,9 @@ class Catalog:
         named = {head["pieces"]["stamp"] for head in self._heads()}
         if state.removing is not None:
             named.add(state.removing.stamp)
-        pieces = self._query("kind == 'piece'", ["key"])
-        stray = [row["key"] for row in pieces if row["key"].split("/")[1] not in named]
+        stray = [key for key in self._driver.parts_of("piece") if key.split("/")[1] not in named]
         for some in groups(stray, TOGETHER):
-            self._connection.call("delete", self._name, ids=some)
+            self._driver.delete_parts(some)
 
     # -- inside --------------------------------------------------------------------------------------
 
@@ -177,7 +174,7 @@ class Catalog:
         return json.loads(texts[_attachment_key(name)]) if texts else None
 
     def _heads(self) -> list[dict[str, Any]]:
-        return [json.loads(row["text"]) for row in self._query("kind == 'part'", ["text"])]
+        return [json.loads(text) for text in self._driver.parts_of("part").values()]
 
     def _whole(self, keys: Sequence[str]) -> list[str]:
         """Texts of keys, all of which must be there."""
@@ -185,39 +182,16 @@ class Catalog:
         missing = [key for key in keys if key not in texts]
         if missing:
             raise StoreError(
-                f"The index {self._connection.address.name} is damaged: {missing[0]} and perhaps more is missing."
+                f"The index {self._driver.name} is damaged: {missing[0]} and perhaps more is missing."
             )
         return [texts[key] for key in keys]
 
     def _read(self, keys: Sequence[str]) -> dict[str, str]:
-        rows = self._query(f"key in {json.dumps(list(keys))}", ["key", "text"]) if keys else []
-        return {row["key"]: row["text"] for row in rows}
+        return self._driver.read_parts(keys) if keys else {}
 
-    def _query(self, condition: str, fields: list[str]) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._connection.call(
-            "query", self._name, filter=condition, output_fields=fields
-        )
-        return rows
-
-    def _write(self, rows: Iterable[tuple[str, str, int, str]]) -> None:
-        names = ("key", "kind", "number", "text")
-        data = [{**dict(zip(names, row, strict=True)), "nothing": [0.0, 0.0]} for row in rows]
-        self._connection.call("upsert", self._name, data)
-
-
-def refuse_long(what: str, text: str) -> None:
-    """Milvus cuts nothing off, and takes nothing longer."""
-    if len(text.encode()) > TEXT:
-        raise InputError(
-            f"{what} that starts {text[:40]!r} has {len(text.encode()):,} bytes; Milvus takes up to {TEXT:,}."
-        )
+    def _write(self, parts: Sequence[Part]) -> None:
+        self._driver.write_parts(parts)
 
 
 def _attachment_key(name: str) -> str:
     return f"part/{key_of(name)}"
-
-
-def groups(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    """Some at a time."""
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]

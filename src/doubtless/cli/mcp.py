@@ -1,0 +1,38 @@
+"""`doubtless mcp`: a gallery as tools of an agent, over stdin and stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from doubtless.cli.create import IndexPlace
+from doubtless.errors import InputError
+
+
+def mcp(
+    gallery: IndexPlace,
+    model: Annotated[Path | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="Read only pictures below this folder; default: any that you may read."),
+    ] = None,
+) -> None:
+    """Serve a gallery to an agent (Model Context Protocol): tools ask, compare, status and describe.
+
+    An agent starts this command itself and speaks with it over stdin and stdout; nothing is stored or removed.
+
+    Example: doubtless mcp shop --images photos
+    """
+    from importlib.util import find_spec
+
+    if find_spec("mcp") is None:
+        raise InputError("Serving agents needs mcp; install the extra: pip install 'doubtless[mcp]'.")
+    if images is not None and not images.is_dir():
+        raise InputError(f"There is no folder {str(images)!r} to read pictures from.")
+    from doubtless.server.agents import mcp_server
+    from doubtless.server.service.service import Service
+
+    with Service.open(gallery, model=model, read_only=True) as service:
+        mcp_server(service, image_root=images).run("stdio")

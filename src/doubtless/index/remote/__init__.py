@@ -1,0 +1,1 @@
+"""What indexes in somebody else's database share: changes that count in one moment, measured proposals."""

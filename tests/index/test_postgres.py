@@ -1,0 +1,116 @@
+"""What is PostgreSQL's alone: transactions, filters that people write in SQL, a second writer, HNSW."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from doubtless.errors import InputError, StoreError
+from doubtless.index.backends import create_index_at, open_index
+from doubtless.index.postgres.connection import Address, shown
+from doubtless.index.postgres.index import PostgresDriver, PostgresIndex
+from tests.index.test_search import names
+from tests.reference import postgres_server
+from tests.reference.gallery import drawn
+
+GALLERY = drawn("gaussian-scalar", 40, dim=4, seed=1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres_server.serving() as address:
+        yield address
+
+
+@pytest.fixture
+def name(server: str) -> str:
+    return f"{server}&table=t_{uuid.uuid4().hex[:8]}"
+
+
+def made(name: str, count: int = 10) -> PostgresIndex:
+    index = PostgresIndex.create(name, family="gaussian", dim=4, variances=1)
+    index.add(GALLERY[:count], names(count), metadata=[{"shelf": row % 3} for row in range(count)])
+    return index
+
+
+@pytest.mark.parametrize("step", ["insert", "write_parts", "delete_rows"])
+def test_a_change_that_fails_anywhere_leaves_no_trace(
+    name: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unlike where there are no transactions, nobody has to clear anything away."""
+    with made(name) as index:
+        before = index.search(GALLERY, 10).row, index.ids()
+        work = getattr(PostgresDriver, step)
+
+        def cut(*given: object) -> None:
+            work(*given)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresDriver, step, cut)
+            with pytest.raises(KeyboardInterrupt):
+                index.update(GALLERY[20:24], names(4))
+        assert [row for row, _ in index._driver.labels(0, 99)] == list(range(10))
+        assert torch.equal(index.search(GALLERY, 10).row, before[0])
+        index.update(GALLERY[20:24], names(4))
+        assert (len(index), index.rows.tolist()) == (10, [*range(4, 14)])
+
+
+def test_metadata_can_be_asked_for_in_sql(name: str) -> None:
+    import psycopg
+
+    address = Address.parse(name)
+    with made(name) as index, psycopg.connect(address.server) as connection:
+        found = connection.execute(
+            f"SELECT id FROM {address.table} WHERE (facts ->> 'shelf')::int = 2 ORDER BY row"
+        ).fetchall()
+        assert [one for (one,) in found] == index.ids(index.rows_where({"shelf": 2}))
+
+
+def test_one_writer_the_last_whose_changes_wait_for_each_other(name: str) -> None:
+    with made(name) as first, PostgresIndex.open(name, writable=True) as second:
+        with pytest.raises(StoreError, match="was opened for writing by another since"):
+            first.remove(["item 0"])
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda row: second.add(GALLERY[row : row + 1], names(1, row)), range(10, 30)))
+        assert (len(first), first.rows.tolist()) == (30, list(range(30)))
+
+
+def test_hnsw_finds_nearly_everything(name: str) -> None:
+    gallery, queries = drawn("vmf", 2000, dim=16, seed=1), drawn("vmf", 50, dim=16, seed=2)
+    with create_index_at(name, family="vmf", dim=16, kind="hnsw") as index:
+        index.add(gallery, names(2000))
+        for score in ("direction", "expected-distance"):
+            hits = index.search(queries, 10, score=score)  # type: ignore[arg-type]
+            values = queries.direction @ gallery.direction.T
+            values = values * gallery.resultant if score == "expected-distance" else values
+            exact = values.topk(10).indices
+            pairs = zip(hits.row.tolist(), exact.tolist(), strict=True)
+            assert sum(len(set(own) & set(wanted)) for own, wanted in pairs) >= 450
+        assert (index.stats()["searched_by"], index.stats()["recall@10"]) == ("hnsw", None)
+
+
+def test_what_it_cannot_be_or_take_is_refused(name: str) -> None:
+    import psycopg
+
+    for wrong in ("postgres:", "postgres:there", f"{name}-b", "postgres://h/d?table=A"):
+        with pytest.raises(InputError, match="is no address of an index in PostgreSQL"):
+            open_index(wrong)
+    with pytest.raises(InputError, match="'auto', 'flat' or 'hnsw', got kind 'ivf'"):
+        create_index_at(name, family="point", dim=4, kind="ivf")
+    with pytest.raises(InputError, match="at most 16,000 numbers per vector"):
+        create_index_at(name, family="point", dim=20_000)
+    with pytest.raises(StoreError, match="did not do what was asked"):
+        open_index("postgres://nobody@127.0.0.1:9/none")
+    with made(name) as index, pytest.raises(InputError, match="zero character"):
+        index.add(GALLERY[20:21], ["new"], metadata=[{"a": "\0"}])
+    address = Address.parse(f"{name}_other")
+    with psycopg.connect(address.server) as connection:
+        connection.execute(f"CREATE TABLE {address.table} (mine int)")
+    with pytest.raises(InputError, match="that is none of doubtless's"):
+        create_index_at(f"{name}_other", family="point", dim=4)
+    assert shown("postgres://me:secret@host/d") == "postgres://me@host/d"
