@@ -23,7 +23,7 @@ def budgets(measured: Measured) -> dict[str, Budget]:
 
 
 def written(measured: Measured) -> str:
-    """The common recipe in a sentence, then a table of trials and of what differs."""
+    """The common recipe in a sentence, then a table of trials, of what differs, and of seeds where rows differ in these."""
     found = budgets(measured)
     recipes = [recipe(entry) for entry in found.values() if entry.epochs]
     if not recipes:
@@ -33,17 +33,19 @@ def written(measured: Measured) -> str:
         key: max((count, value) for (name, value), count in common.items() if name == key)[1]
         for key in recipes[0]
     }
+    seeds = {name: str(len(measured.runs[name])) for name in found}
+    ragged = len(set(seeds.values())) > 1
     rows = []
     for name, entry in found.items():
         own = recipe(entry)
         shown = [
             ("as usual" if own[key] == usual[key] else own[key]) if entry.epochs else "" for key in usual
         ]
-        rows.append([f"`{name}`", str(entry.trials), *shown])
+        rows.append([f"`{name}`", *([seeds[name]] if ragged else []), str(entry.trials), *shown])
     said = ", ".join(f"{key} {value}" for key, value in usual.items())
     allowed = measured.result.get("trials")
     most = f" No row may have more than {allowed} trials." if allowed is not None else ""
-    return f"Usual recipe: {said}.{most}\n\n" + table(["", "trials", *usual], rows)
+    return f"Usual recipe: {said}.{most}\n\n" + table(["", *(["seeds"] if ragged else []), "trials", *usual], rows)
 
 
 def recipe(entry: Budget) -> dict[str, str]:

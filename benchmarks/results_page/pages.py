@@ -49,7 +49,7 @@ class Page:
 
 
 PAGES = (
-    Page("fashion", ("fashion", "fashion-searched"), "FashionMNIST", RETRIEVAL, "mnist"),
+    Page("fashion", ("fashion-equal", "fashion-searched", "fashion"), "FashionMNIST", RETRIEVAL, "mnist"),
     Page("cifar10", ("cifar10", "cifar10-searched"), "CIFAR10", RETRIEVAL, "svhn_test_small", 2.6032),
     Page("omniglot", ("open-omniglot",), "Omniglot", RETRIEVAL),
     Page("grocery", ("grocery-lite0",), "Grocery Store", PHOTOGRAPHS),
