@@ -23,7 +23,7 @@ def budgets(measured: Measured) -> dict[str, Budget]:
 
 
 def written(measured: Measured) -> str:
-    """The common recipe in a sentence, then a table of trials, of what differs, and of seeds where rows differ in these."""
+    """The common recipe in a sentence, then a table of trials, of what differs, and of seeds where these differ."""
     found = budgets(measured)
     recipes = [recipe(entry) for entry in found.values() if entry.epochs]
     if not recipes:
