@@ -45,7 +45,9 @@ def written(measured: Measured) -> str:
     said = ", ".join(f"{key} {value}" for key, value in usual.items())
     allowed = measured.result.get("trials")
     most = f" No row may have more than {allowed} trials." if allowed is not None else ""
-    return f"Usual recipe: {said}.{most}\n\n" + table(["", *(["seeds"] if ragged else []), "trials", *usual], rows)
+    return f"Usual recipe: {said}.{most}\n\n" + table(
+        ["", *(["seeds"] if ragged else []), "trials", *usual], rows
+    )
 
 
 def recipe(entry: Budget) -> dict[str, str]:
