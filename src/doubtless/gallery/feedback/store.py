@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import json
 import sqlite3
 import threading
@@ -21,7 +22,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from doubtless.errors import FileError, InputError
+from doubtless.errors import DiskFullError, FileError, InputError
 from doubtless.files import write_text
 
 FILE = "feedback.sqlite"
@@ -287,7 +288,11 @@ class FeedbackStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise FileError(f"What was said of answers, {self.path}, cannot be used: {error}.") from error
+            full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" or (
+                isinstance(error, OSError) and error.errno == errno.ENOSPC
+            )
+            kind = DiskFullError if full else FileError
+            raise kind(f"What was said of answers, {self.path}, cannot be used: {error}.") from error
 
 
 COLUMNS = ", ".join(f"answer.{one.name}" for one in fields(Shown))

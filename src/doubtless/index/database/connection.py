@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from doubtless.errors import StoreError
+from doubtless.errors import DiskFullError, StoreError
 from doubtless.index.settings import DATABASE, SCHEMA
 
 APPLICATION = 0x646F7562  # "doub", in the header of the database
 PAGE = 16384  # several items per page also where an item has a thousand numbers
+LOGGED = 256  # pages in the log after which they are moved into the database, which has to have room for them
 PATIENCE = 30.0  # seconds to wait for a lock another process holds for a moment
 
 
@@ -30,6 +31,7 @@ def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:
         if writable:
             # An acknowledged change survives a power cut: the log reaches the disk with every transaction.
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LOGGED}")
         _refuse_foreign(folder, connection)
     return connection
 
@@ -107,17 +109,23 @@ def translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
+            raise full(folder, str(error)) from error
         raise StoreError(_sentence(folder, error)) from error
+
+
+def full(folder: Path, reason: str) -> DiskFullError:
+    """The error of whoever finds no room."""
+    return DiskFullError(
+        f"The disk of the index {folder} is full or failing ({reason}); nothing of this call was stored, "
+        "everything stored before is. Free some space, or remove items, and try again."
+    )
 
 
 def _sentence(folder: Path, error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "")
     reason = f"({error})"
-    if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
-        return (
-            f"The disk of the index {folder} is full or failing {reason}; nothing of this call was stored, "
-            "everything stored before is. Free some space and try again."
-        )
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
         return (
             f"The database of the index {folder} is damaged {reason}. Restore it from a copy (doubtless restore), "

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from doubtless.embedding import Embedding
+from doubtless.errors import DiskFullError
 from doubtless.files import write_bytes, write_text
 from doubtless.gallery import Gallery, Item
 from doubtless.server.service.decoder import sniffed
@@ -91,12 +92,12 @@ class Items:
         self.refuse_read_only()
         with self.writing:
             for id in ids:
-                path = self.get(id).path
-                if path is None or not self.shelf.owns(path):
-                    self.gallery.remove([id])
-                    continue
-                with self.shelf.changing(path, id, self._path_of):
-                    self.gallery.remove([id])
+                try:
+                    self._remove(id)
+                except DiskFullError:  # no room for the note
+                    if not self.gallery.make_room():
+                        raise
+                    self._remove(id)
 
     def relabel(self, id: str, label: str | None) -> None:
         """Says what an item shows; that it is what is stored already is remembered, and not asked for again."""
@@ -146,6 +147,14 @@ class Items:
         """Refuses changes where nothing may be changed."""
         if self.read_only:
             raise ReadOnlyError("This service is read-only.")
+
+    def _remove(self, id: str) -> None:
+        path = self.get(id).path
+        if path is None or not self.shelf.owns(path):
+            self.gallery.remove([id])
+            return
+        with self.shelf.changing(path, id, self._path_of):
+            self.gallery.remove([id])
 
     def _path_of(self, id: str) -> str | None:
         item = self.gallery.item(id)
