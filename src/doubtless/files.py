@@ -13,6 +13,9 @@ from typing import IO, Any
 
 from doubtless.errors import DiskFullError, FileError
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Of errors of the system: a disk, or somebody's share of it, is full."""
+
 
 @contextlib.contextmanager
 def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
@@ -51,7 +54,7 @@ def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[byte
 
 
 def _unwritten(path: Path, error: OSError, kept: str = "") -> FileError:
-    kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else FileError
+    kind = DiskFullError if error.errno in NO_ROOM else FileError
     return kind(f"{path} cannot be written: {error.strerror or error}.{kept}")
 
 

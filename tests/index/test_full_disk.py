@@ -199,6 +199,17 @@ def test_what_is_attached_on_a_full_disk_is_the_old_or_the_new(disk: Path) -> No
         filler.unlink()
 
 
+def test_a_full_disk_can_be_read(disk: Path) -> None:
+    """Whoever searches needs no room, whether a writer has closed it or has been killed."""
+    with created(disk) as index:
+        index.add(*batch(0))
+    for leave in range(0, 80_000, 4096):
+        filler = fill(disk, leave=leave)
+        with FolderIndex.open(disk / "index") as reader:
+            look(reader, set(batch(0)[1]))
+        filler.unlink()
+
+
 def test_a_full_disk_is_told_from_other_faults(disk: Path) -> None:
     fill(disk)
     with pytest.raises(DiskFullError, match="No space left on device"):

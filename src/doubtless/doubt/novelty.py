@@ -47,7 +47,9 @@ class Novelty:
         self.reference = reference.half()  # (m, W)
         self.rows = rows  # (m,) which of the features each was
         self.narrow = narrow  # (F, W)
-        self._wide: tuple[Tensor, Tensor | None] | None = None  # both in float32: half precision is for storage
+        self._wide: tuple[Tensor, Tensor | None] | None = (
+            None  # both in float32: half precision is for storage
+        )
 
     @classmethod
     def fit(
@@ -83,7 +85,7 @@ class Novelty:
         return nearest_cosine_distance(queries, reference, exclude=exclude, rows=self.rows)
 
     def _float32(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """Reference and projection as they are computed with; made once, they are larger than a batch of queries."""
+        """Reference and projection as they are computed with, made once: larger than most queries."""
         if self._wide is None or self._wide[0].device != device:
             narrow = None if self.narrow is None else self.narrow.to(device).float()
             self._wide = self.reference.to(device).float(), narrow

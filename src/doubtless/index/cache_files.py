@@ -126,8 +126,8 @@ class CacheFiles:
 
     def read_approximate(self, settings: Settings, *, mapped: bool = True) -> Approximate | None:
         """The approximate index that the stamp names; None where there is none."""
-        if self.stamp.approximate is None:
-            return None
+        if self.stamp.approximate is None or "items" not in self.stamp.approximate:
+            return None  # of an earlier version, in which removed items were zeros
         record = dict(self.stamp.approximate)
         try:
             path, checksum = self.folder / record.pop("file"), record.pop("checksum")

@@ -306,9 +306,9 @@ class VectorCache:
     def next_step(self) -> str:
         """What there is to do about the approximate index of what is in the files."""
         have = None if self.approximate is None else self.approximate.recipe
-        return (
-            "keep" if self._files is None else next_step(self.settings, have, count=self._files.stamp.count)
-        )
+        if self._files is None or not self.alive[: self._files.stamp.count].any():
+            return "keep"
+        return next_step(self.settings, have, count=self._files.stamp.count)
 
     def source(self) -> Source:
         """What an approximate index of the files is made of."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import errno
 import json
 import sqlite3
 import threading
@@ -24,6 +23,7 @@ from typing import Any, Literal
 
 from doubtless.errors import DiskFullError, FileError, InputError
 from doubtless.files import write_text
+from doubtless.index.database.connection import lacks_room, open_as, reading_mode
 
 FILE = "feedback.sqlite"
 PATIENCE = 30.0
@@ -257,7 +257,10 @@ class FeedbackStore:
                     yield connection
                     connection.execute("COMMIT")
                 except BaseException:
-                    connection.execute("ROLLBACK")
+                    with contextlib.suppress(
+                        sqlite3.Error
+                    ):  # SQLite has rolled back by itself after some errors
+                        connection.execute("ROLLBACK")
                     raise
 
     @contextlib.contextmanager
@@ -270,8 +273,7 @@ class FeedbackStore:
     def _readable(self) -> sqlite3.Connection:
         """The file or, where its first writer has not committed yet, empty tables."""
         if self.exists:
-            place = f"{self.path.absolute().as_uri()}?mode=rw"
-            connection = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, uri=True)
+            connection = open_as(self.path, reading_mode(self.path))
             try:
                 if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
                     return connection
@@ -288,10 +290,7 @@ class FeedbackStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            full = getattr(error, "sqlite_errorname", "") == "SQLITE_FULL" or (
-                isinstance(error, OSError) and error.errno == errno.ENOSPC
-            )
-            kind = DiskFullError if full else FileError
+            kind = DiskFullError if lacks_room(error) else FileError
             raise kind(f"What was said of answers, {self.path}, cannot be used: {error}.") from error
 
 
