@@ -26,6 +26,10 @@ class StoreError(FileError):
     """An index cannot be opened, read or written."""
 
 
+class DiskFullError(StoreError):
+    """No room is left on a disk, or it fails; what was stored before is whole."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of a sentence: what was probably meant, ``"; did you mean 'margin'?"``, or all that is known.
 

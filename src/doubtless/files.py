@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from doubtless.errors import FileError
+from doubtless.errors import DiskFullError, FileError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Of errors of the system: a disk, or somebody's share of it, is full."""
 
 
 @contextlib.contextmanager
@@ -30,7 +34,7 @@ def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[byte
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise FileError(f"{path} cannot be written: {error.strerror or error}.") from error
+        raise _unwritten(path, error) from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -41,12 +45,17 @@ def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[byte
         os.replace(temporary, path)
     except OSError as error:
         kept = " The previous file is untouched." if path.exists() else ""
-        raise FileError(f"{path} cannot be written: {error.strerror or error}.{kept}") from error
+        raise _unwritten(path, error, kept) from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
     if durable:
         _fsync_folder(path.parent)
+
+
+def _unwritten(path: Path, error: OSError, kept: str = "") -> FileError:
+    kind = DiskFullError if error.errno in NO_ROOM else FileError
+    return kind(f"{path} cannot be written: {error.strerror or error}.{kept}")
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

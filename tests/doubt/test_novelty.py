@@ -107,3 +107,13 @@ def test_features_that_do_not_fit_are_a_sentence() -> None:
         Novelty.fit(torch.empty(0, 4), generator=maker())
     with pytest.raises(InputError, match="at least 1"):
         coreset(draw(5, 4), 0, generator=maker())
+
+
+def test_a_query_makes_no_copy_of_what_is_known() -> None:
+    """A server asked it of every picture: 18 MB each time, and a heap that grew around them."""
+    novelty, queries = Novelty.fit(draw(50, 3000), generator=maker()), draw(2, 3000, seed=1)
+    novelty.distance(queries)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        novelty.distance(queries)
+    taken = [event.self_cpu_memory_usage for event in profile.events()]
+    assert max(taken) < 100_000

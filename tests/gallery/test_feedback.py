@@ -18,13 +18,14 @@ import pytest
 import torch
 
 from doubtless.embedding import Embedding
-from doubtless.errors import FileError, InputError
+from doubtless.errors import DiskFullError, FileError, InputError
 from doubtless.gallery import Gallery
 from doubtless.gallery.calibration.labelled import labelled_queries
 from doubtless.gallery.feedback.store import AHEAD, FeedbackStore, Shown
 from doubtless.index.backends import INDEXES
 from tests.gallery.galleries import gallery as made_up
 from tests.index.memory_index import MemoryIndex
+from tests.reference.small_disk import fill, small_disk
 
 
 def shown(id: str = "a1", **other: object) -> Shown:
@@ -313,3 +314,21 @@ def test_feedback_on_a_gallery_elsewhere_lies_beside_its_address(
         assert elsewhere.judgements.path.is_file()
         assert elsewhere.judgements.path.parent.parent.resolve() == tmp_path
         assert [entry.truth for entry in elsewhere.judgements.entries()] == ["leek"]
+
+
+def test_on_a_full_disk_it_is_kept_or_refused_and_always_read(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 5) as disk:
+        store, kept = FeedbackStore(disk), 1
+        store.say(shown(), "right")
+        refused = 0
+        for leave in range(0, 320_000, 8192):
+            filler = fill(disk, leave=leave)
+            try:
+                store.say("a1", "right")
+                kept += 1
+            except DiskFullError:
+                refused += 1
+            assert len(store.entries()) == kept
+            filler.unlink()
+        assert refused
+        assert store.say("a1", "wrong").number == kept + 1

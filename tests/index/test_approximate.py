@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -164,7 +165,7 @@ def test_sizes_choose_the_kind() -> None:
     chosen = [kind_for(settings("auto"), count) for count in (0, 249_999, 250_000, 1_999_999, 2_000_000)]
     assert chosen == ["flat", "flat", "hnsw", "hnsw", "ivf"]
     assert [kind_for(settings(kind), 10) for kind in ("flat", "hnsw", "ivf")] == ["flat", "hnsw", "ivf"]
-    hnsw = Recipe("hnsw", "direction", count=300_000, trained=300_000, effort=16, recall=1.0)
+    hnsw = Recipe("hnsw", "direction", count=300_000, trained=300_000, effort=16, recall=1.0, items=9)
     auto = settings("auto")
     assert next_step(auto, None, count=200_000) == "keep"
     assert next_step(auto, None, count=300_000) == "build"
@@ -247,3 +248,45 @@ def test_recall_after_most_were_removed(
             monkeypatch.setattr(searching, "FEW", few)
             assert recall(index, queries, gallery, left) >= 0.93
             assert index.stats()["recall@10"] >= 0.93
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.99, 1.0])
+def test_recall_where_items_were_removed_before_it_was_built(tmp_path: Path, kind: str, share: float) -> None:
+    """What is removed has no vector in it: as zeros, a tenth of the items took the links from all others."""
+    gallery, queries = clustered("point", COUNT, seed=1), clustered("point", 50, seed=2)
+    draw = np.random.default_rng(0).permutation(COUNT)
+    gone, left = draw[: int(share * COUNT)], sorted(draw[int(share * COUNT) :].tolist())
+    with FolderIndex.create(tmp_path / "index", family="point", dim=DIM, kind=kind) as index:
+        index.add(gallery, [str(item) for item in range(COUNT)])
+        index.remove([str(item) for item in gone])
+    with FolderIndex.open(tmp_path / "index") as index:
+        if not left:
+            assert not index.search(queries, 10).found.any()
+            return
+        assert index.stats()["searched_by"] == kind
+        assert index.stats()["recall@10"] >= 0.95
+        approximate_index = index._cache.approximate
+        assert approximate_index is not None
+        assert approximate_index.recipe.items == len(left)
+        if share < 0.9:
+            assert recall(index, queries, gallery, left) >= 0.93
+            own = index.search(index.embedding(index.rows), 1).row[:, 0]
+            assert float((own == index.rows).float().mean()) > 0.99
+
+
+def test_one_of_an_earlier_version_is_built_again(tmp_path: Path) -> None:
+    """In it items that had been removed are zeros; searches are exact until it is."""
+    gallery, queries = filled(tmp_path / "index", "point", "hnsw"), clustered("point", 20, seed=2)
+    stamp = tmp_path / "index" / "cache" / "stamp.json"
+    record = json.loads(stamp.read_text())
+    del record["approximate"]["items"], record["seal"]
+    stamp.write_text(json.dumps(record))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with FolderIndex.open(tmp_path / "index") as index:
+            assert index.stats()["searched_by"] == "flat"
+            assert recall(index, queries, gallery, list(range(COUNT))) == 1.0
+        FolderIndex.open(tmp_path / "index", writable=True).close()
+        with FolderIndex.open(tmp_path / "index") as index:
+            assert index.stats()["searched_by"] == "hnsw"

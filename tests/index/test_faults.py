@@ -24,6 +24,8 @@ from tests.reference.gallery import drawn
 
 GALLERY, QUERIES = drawn("gaussian-scalar", 90, dim=16, seed=1), drawn("gaussian-scalar", 4, dim=16, seed=2)
 FAULTS, FEW = 1000, 60
+EMPTY = ("writer.lock", "reserve")
+"""Files in which nothing is kept."""
 
 WRITER = """
 import os, sys
@@ -84,7 +86,7 @@ def told(path: Path) -> list[Any]:
 
 def spoil(path: Path, draw: random.Random) -> str:
     """One fault in one file; what it was."""
-    files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.name != "writer.lock"]
+    files = [file for file in sorted(path.rglob("*")) if file.is_file() and file.name not in EMPTY]
     weights = [
         12 if file.name.startswith(DATABASE) else 2 if file.name == "stamp.json" else 1 for file in files
     ]

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import open_index
 from doubtless.index.milvus.conditions import expression
-from doubtless.index.milvus.connection import Address
+from doubtless.index.milvus.connection import Address, _LiteServer
 from doubtless.index.milvus.index import MilvusIndex
 from doubtless.index.remote.catalog import Catalog
 from doubtless.index.remote.facts import filter_keys_of
@@ -211,6 +212,49 @@ def test_places_that_are_something_else(tmp_path: Path, name: str) -> None:
     with pytest.raises(StoreError, match="did not do what was asked"):
         open_index("milvus:http://127.0.0.1:9")
     assert Address.parse("milvus:https://host:1/shoes").catalog == "shoes_parts"
+
+
+def listening_ports() -> set[str]:
+    """Inodes of this process's sockets that wait for connections over a network."""
+    own = {os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    lines = [
+        line.split()
+        for kind in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{kind}").read_text().splitlines()
+    ]
+    return {inode for _, _, _, state, *_, inode in (line[:10] for line in lines) if state == "0A"} & {
+        link.removeprefix("socket:[").removesuffix("]") for link in own
+    }
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_nobody_else_reaches_milvus_lite(name: str, tmp_path: Path) -> None:
+    """It knows no users: whoever could connect could delete everything."""
+    before = listening_ports()
+    with made(name):
+        assert listening_ports() == before
+        folder = _LiteServer._running[tmp_path / "gallery.db"]._folder
+        assert folder is not None
+        (socket_at,) = Path(folder).iterdir()
+        assert socket_at.is_socket()
+        assert socket_at.parent.stat().st_mode & 0o777 == 0o700
+        if os.geteuid() == 0:
+            script = (
+                "import os, socket, sys; os.setgid(65534); os.setuid(65534)\n"
+                "socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+            )
+            other = subprocess.run(
+                [sys.executable, "-c", script, str(socket_at)], capture_output=True, text=True, check=False
+            )
+            assert "PermissionError" in other.stderr
+        left = set(Path(tempfile.gettempdir()).glob("doubtless-*"))
+        again = "import sys; from doubtless.index.backends import open_index; open_index(sys.argv[1])"
+        second = subprocess.run(
+            [sys.executable, "-c", again, name], capture_output=True, text=True, check=False
+        )
+        assert "is open in another process" in second.stderr
+        assert set(Path(tempfile.gettempdir()).glob("doubtless-*")) == left
+    assert not socket_at.parent.exists()
 
 
 def test_a_collection_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

@@ -114,6 +114,11 @@ class ServedProcess:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def children(self) -> list[int]:
+        """Processes that it has started: decoders."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return [int(number) for task in tasks for number in (task / "children").read_text().split()]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(timeout=60)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from typer.testing import CliRunner
 
 from doubtless.cli import app
 from doubtless.gallery import Gallery
+from doubtless.server.service import judgements
 from doubtless.server.service.service import Service
 from tests.ingest.pictures import png, tiny_images
 from tests.server.asking import asked, check_problem, send
@@ -135,3 +139,27 @@ def test_a_trial_is_answered_alike_and_neither_counted_nor_kept(auditing: Servic
     kept = auditing.gallery.judgements.answers()
     assert [shown.id for shown, _ in kept] == [real.json()["id"]]
     assert auditing.gallery.judgements.given(auditing.gallery.promise_name()) <= 1
+
+
+def test_what_waits_for_a_slow_disk_keeps_no_more_than_it_must(
+    service: Service, picture: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers that are counted late are forgotten all the same, and their pictures are not kept for that."""
+    monkeypatch.setattr(judgements, "REMEMBERED", 3)
+    held, count = threading.Event(), service.gallery.judgements.count
+
+    def slowly(promise: str) -> int:
+        assert held.wait(30)
+        return count(promise)
+
+    monkeypatch.setattr(service.gallery.judgements, "count", slowly)
+    answers, kept = service.answer_images([picture] * 20), bytes(bytearray(picture))
+    before = sys.getrefcount(kept)
+    for number, answer in enumerate(answers):
+        service.judgements.note(replace(answer, id=f"late {number}", decision="answer"), kept)
+    assert sys.getrefcount(kept) == before
+    held.set()
+    service.judgements.close()
+    assert len(service.judgements._recent) == 3
+    assert set(service.judgements._places) <= set(service.judgements._recent)
+    assert service.gallery.judgements.given(service.gallery.promise_name()) >= 20

@@ -47,7 +47,9 @@ class Novelty:
         self.reference = reference.half()  # (m, W)
         self.rows = rows  # (m,) which of the features each was
         self.narrow = narrow  # (F, W)
-        self._wide: Tensor | None = None  # the reference in float32: half precision is for storage
+        self._wide: tuple[Tensor, Tensor | None] | None = (
+            None  # both in float32: half precision is for storage
+        )
 
     @classmethod
     def fit(
@@ -73,19 +75,20 @@ class Novelty:
 
         exclude (n,): the row among the features fitted on that a query must not find: itself.
         """
-        queries = _unit(features, self.narrow)
+        reference, narrow = self._float32(features.device)
+        queries = _unit(features, narrow)
         if queries.shape[1] != self.reference.shape[1]:
             raise InputError(
                 f"Features have {features.shape[1]} numbers, the reference of known features "
                 f"{self.reference.shape[1] if self.narrow is None else self.narrow.shape[0]}."
             )
-        return nearest_cosine_distance(
-            queries, self._float32(queries.device), exclude=exclude, rows=self.rows
-        )
+        return nearest_cosine_distance(queries, reference, exclude=exclude, rows=self.rows)
 
-    def _float32(self, device: torch.device) -> Tensor:
-        if self._wide is None or self._wide.device != device:
-            self._wide = self.reference.to(device).float()
+    def _float32(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """Reference and projection as they are computed with, made once: larger than most queries."""
+        if self._wide is None or self._wide[0].device != device:
+            narrow = None if self.narrow is None else self.narrow.to(device).float()
+            self._wide = self.reference.to(device).float(), narrow
         return self._wide
 
     def tensors(self) -> dict[str, Tensor]:

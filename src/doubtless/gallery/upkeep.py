@@ -62,6 +62,10 @@ class Upkeep(Asking):
             self.index.remove(ids if ids is not None else names)
         return names
 
+    def make_room(self) -> bool:
+        """Gives a full disk what was kept of it for removals; whether anything was. Removals do so themselves."""
+        return self.index.make_room()
+
     def relabel(self, ids: Sequence[str], label: str | None) -> None:
         """Says of items what they show, `label` or, by None, nothing; all or none, durable when it returns.
 

@@ -221,6 +221,10 @@ class Index(NamedIndex):
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none; durable when it returns."""
 
+    def make_room(self) -> bool:
+        """Gives a full disk what was kept of it for removals; whether anything was. Removals do so themselves."""
+        return False
+
     def compact(self) -> None:  # most backends have nothing to do
         """Gives the space of removed items back. Rows stay valid."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-from doubtless.errors import StoreError
+from doubtless.errors import FileError
 from doubtless.index.database.lock import Gate
 from doubtless.index.proposals import Approximate, Source
 from doubtless.index.vector_cache import VectorCache
@@ -63,7 +63,7 @@ class Builder:
                 return  # closed, or compacted meanwhile
             with (
                 self._gate.alone(),
-                contextlib.suppress(OSError, StoreError),
+                contextlib.suppress(OSError, FileError),
             ):  # a full disk: exact, as before
                 self._cache.take(made)
 

@@ -21,7 +21,7 @@ import secrets
 import shutil
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from doubtless.errors import StoreError
+from doubtless.errors import FileError
 from doubtless.files import write_json
 from doubtless.index.forms import ITEM, Floats, Searchable, matrix_widths
 from doubtless.index.moments import Moments
@@ -67,7 +67,8 @@ class CacheFiles:
 
     def __init__(self, index: Path, stamp: Stamp, settings: Settings) -> None:
         self._root = index / "cache"
-        self.stamp = stamp
+        self.stamp, self.is_read = stamp, True
+        """Whether a stamp on the disk names this cache."""
         self._kinds: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {"items": (ITEM, ())}
         for name, width in matrix_widths(settings).items():
             self._kinds[name] = (np.dtype("<f4"), (width,))
@@ -78,6 +79,7 @@ class CacheFiles:
         name = f"{generation}-{secrets.token_hex(4)}"
         files = cls(index, Stamp(settings.identity, generation, version, name), settings)
         files.folder.mkdir(parents=True)
+        files.is_read = False
         return files
 
     @classmethod
@@ -113,16 +115,19 @@ class CacheFiles:
 
     def append(self, new: Searchable, *, version: int) -> None:
         """Adds rows behind those that count, and counts them."""
-        checksums = dict(self.stamp.checksums)
-        for name, array in {"items": new.items, **new.matrices}.items():
-            checksums[name] = self._write(name, array, checksums.get(name, 0))
-        count = self.stamp.count + len(new)
-        self.publish(replace(self.stamp, version=version, count=count, checksums=checksums))
+        checksums, count = dict(self.stamp.checksums), self.stamp.count + len(new)
+        try:
+            for name, array in {"items": new.items, **new.matrices}.items():
+                checksums[name] = self._write(name, array, checksums.get(name, 0))
+            self.publish(replace(self.stamp, version=version, count=count, checksums=checksums))
+        except (OSError, FileError):
+            self._give_back()
+            raise
 
     def read_approximate(self, settings: Settings, *, mapped: bool = True) -> Approximate | None:
         """The approximate index that the stamp names; None where there is none."""
-        if self.stamp.approximate is None:
-            return None
+        if self.stamp.approximate is None or "items" not in self.stamp.approximate:
+            return None  # of an earlier version, in which removed items were zeros
         record = dict(self.stamp.approximate)
         try:
             path, checksum = self.folder / record.pop("file"), record.pop("checksum")
@@ -134,19 +139,17 @@ class CacheFiles:
 
     def write_approximate(self, approximate: Approximate | None) -> None:
         """Puts an approximate index, or none, in place of the one that is there."""
-        record, name = None, f"approximate-{secrets.token_hex(4)}"
-        if approximate is not None:
-            try:
-                approximate.write(self.folder / name)
-            except RuntimeError as error:  # FAISS says so where a disk is full
-                raise OSError(str(error)) from error
-            with open(self.folder / name, "rb") as file:
-                os.fsync(file.fileno())
-            record = {"file": name, "checksum": _checksum(self.folder / name), **approximate.recipe.record()}
-        self.publish(replace(self.stamp, approximate=record))
-        for other in self.folder.glob("approximate-*"):
-            if other.name != name:
-                other.unlink(missing_ok=True)
+        with self._replacing("approximate") as file:
+            record = None
+            if approximate is not None:
+                try:
+                    approximate.write(file)
+                except RuntimeError as error:  # FAISS says so where a disk is full
+                    raise OSError(str(error)) from error
+                with open(file, "rb") as written:
+                    os.fsync(written.fileno())
+                record = {"file": file.name, "checksum": _checksum(file), **approximate.recipe.record()}
+            self.publish(replace(self.stamp, approximate=record))
 
     @property
     def summed(self) -> int:
@@ -171,23 +174,20 @@ class CacheFiles:
 
     def write_moments(self, moments: Moments) -> None:
         """Puts moments of all rows that are numbers in place of those that are there."""
-        name = f"moments-{secrets.token_hex(4)}"
-        with open(self.folder / name, "wb") as file:
-            file.write(_bytes(np.ascontiguousarray(moments.total.numpy(), dtype="<f8")))
-            file.flush()
-            os.fsync(file.fileno())
-        sizes = {"count": moments.count, "reach": self.stamp.count}
-        record = {"file": name, "checksum": _checksum(self.folder / name), **sizes}
-        self.publish(replace(self.stamp, moments=record))
-        for other in self.folder.glob("moments-*"):
-            if other.name != name:
-                other.unlink(missing_ok=True)
+        with self._replacing("moments") as file:
+            with open(file, "wb") as written:
+                written.write(_bytes(np.ascontiguousarray(moments.total.numpy(), dtype="<f8")))
+                written.flush()
+                os.fsync(written.fileno())
+            sizes = {"count": moments.count, "reach": self.stamp.count}
+            record = {"file": file.name, "checksum": _checksum(file), **sizes}
+            self.publish(replace(self.stamp, moments=record))
 
     def publish(self, stamp: Stamp) -> None:
         """Makes this cache, as the stamp says it is, the one that is read, and throws others away."""
         record = asdict(stamp)
         write_json(self._root / "stamp.json", {**record, "seal": _seal(record)})
-        self.stamp = stamp
+        self.stamp, self.is_read = stamp, True
         with contextlib.suppress(OSError):
             for other in self._root.iterdir():
                 if other.is_dir() and other.name != stamp.folder:
@@ -196,6 +196,28 @@ class CacheFiles:
     def discard(self) -> None:
         """Leaves no stamp that could come to fit the database by chance."""
         (self._root / "stamp.json").unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _replacing(self, kind: str) -> Iterator[Path]:
+        """Where to write what takes the place of others of its kind; one that cannot be written does not stay."""
+        file = self.folder / f"{kind}-{secrets.token_hex(4)}"
+        try:
+            yield file
+        except (OSError, FileError):
+            file.unlink(missing_ok=True)
+            raise
+        for other in self.folder.glob(f"{kind}-*"):
+            if other != file:
+                other.unlink(missing_ok=True)
+
+    def _give_back(self) -> None:
+        """Takes from the disk what no stamp counts: after a write that failed, where room is short."""
+        if not self.is_read:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            return
+        for name, (kind, shape) in self._kinds.items():
+            with contextlib.suppress(OSError):
+                os.truncate(self.folder / name, self.stamp.count * kind.itemsize * int(np.prod(shape)))
 
     def _mapped(self, name: str) -> NDArray[Any]:
         kind, shape = self._kinds[name]
@@ -250,7 +272,7 @@ def warn_of_damage(index: Path, what: object) -> None:
     )
 
 
-def warn_of_failed_write(index: Path, error: OSError | StoreError) -> None:
+def warn_of_failed_write(index: Path, error: OSError | FileError) -> None:
     """Says that the cache could not be kept."""
     warnings.warn(
         f"The cache of the index {index} could not be written ({error}); nothing is lost, but opening takes "

@@ -10,22 +10,22 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from doubtless.errors import InputError, StoreError
-from doubtless.files import umask
 from doubtless.index.checking import check
-from doubtless.index.construction import exists_already, is_taken
+from doubtless.index.construction import Construction, building_folder
 from doubtless.index.database.connection import connect, open_as, translated
+from doubtless.index.database.reserve import NAME as RESERVE
 from doubtless.index.database.store import Store
 from doubtless.index.database.witness import NAME, Witness
 from doubtless.index.settings import DATABASE
 
-OWN = {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", "writer.lock", NAME, "cache"}
+OWN = {DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm", "writer.lock", NAME, RESERVE, "cache"}
 """Of the index's files, those that are not copied as they lie."""
+COPYING = Construction("copying", "is being copied")
 PAGES = 1024  # copied at a time; a writer that comes in between makes SQLite begin again
 
 
@@ -35,7 +35,7 @@ def backup(path: str | Path, to: str | Path) -> int:
     with _beside(target, source) as temporary, translated(source):
         _copy_database(source, temporary)
         _copy_files(source, temporary)
-        _flush(temporary)
+        _flush(temporary, *temporary.rglob("*"))
         _refuse_damaged(temporary, named=source)
     return int(check(target).items or 0)
 
@@ -53,7 +53,7 @@ def restore(copy: str | Path, to: str | Path) -> int:
         _refuse_damaged(temporary, named=source)
         with FolderIndex.open(temporary, writable=True) as index:
             count = len(index)
-        _flush(temporary)
+        _flush(temporary, *temporary.rglob("*"))
     return count
 
 
@@ -95,8 +95,8 @@ def _refuse_damaged(copy: Path, *, named: Path) -> None:
         )
 
 
-def _flush(folder: Path) -> None:
-    for path in (folder, *folder.rglob("*")):
+def _flush(*paths: Path) -> None:
+    for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -106,21 +106,16 @@ def _flush(folder: Path) -> None:
 
 @contextmanager
 def _beside(target: Path, source: Path) -> Iterator[Path]:
-    """A folder that is moved to its place when the block ends well; a cut-off copy leaves nothing there."""
-    if is_taken(target):
-        raise exists_already(target)
+    """A folder that is moved to its place when the block ends well; a cut-off copy leaves nothing there.
+
+    What a killed one has left beside it goes when the same is tried again.
+    """
     if target.resolve().is_relative_to(source.resolve()):
         raise InputError(f"{target} lies in {source}; a copy is kept elsewhere.")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
-    try:
-        temporary.chmod(0o777 & ~umask())
-        yield temporary
-        os.replace(temporary, target)
+        with building_folder(target, target.with_name(f".{target.name}.{COPYING.name}"), COPYING) as made:
+            made.mkdir()
+            yield made
+        _flush(target.parent)
     except (OSError, shutil.Error, sqlite3.Error) as error:
         raise StoreError(f"{target} cannot be written: {error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -234,28 +234,52 @@ class FolderIndex(Index):
     # -- changing ------------------------------------------------------------------------------------
 
     def write(self, embedding: Embedding, incoming: Incoming, *, model: str | None, replacing: bool) -> None:
-        """Stores a batch in new rows: of ids that must not be there or, `replacing`, must be."""
+        """Stores a batch in new rows: of ids that must not be there or, `replacing`, must be.
+
+        The rows that its ids had go in the same transaction.
+        """
         with self._changing():
             known = self._store.rows_of(incoming.ids)
             incoming.refuse_misplaced(known, replacing=replacing)
-            self._replace(embedding, incoming, known, model)
+            fitted = fitting(embedding, self.settings, model=model)
+            new = new_items(fitted, self.settings, incoming.ids)
+            replaced = list(known.values())
+            with self._store.writing():
+                fields = incoming.fields(known, self._store)
+                if replaced:
+                    self._store.remove(replaced)
+                rows = self._store.insert(fields, packed(fitted, self.settings))
+                state = self._store.state()
+            new.items["row"] = rows
+            new.items["label"] = [-1 if field.label is None else field.label for field in fields]
+            with self._gate.alone():
+                self._cache.append(new)
+                self._cache.erase(np.array(replaced, dtype=np.int64))
+                self._cache.version = state.version
+                self._cache.save_if_long(state.version)
+            self._builder.consider()
 
     def remove(self, ids: Sequence[str]) -> None:
         """Takes items out, all or none; durable when it returns."""
         wanted = checked_ids(ids)
         with self._changing():
-            rows = list(self._known(wanted).values())
-            with self._store.writing():
-                self._store.remove(rows)
-                state = self._store.state()
+            known = self._store.rows_of(wanted)
+            refuse_unknown(wanted, known)
+            rows = list(known.values())
+            state = self._store.take_out(rows)
             with self._gate.alone():
                 self._cache.erase(np.array(rows, dtype=np.int64))
                 self._cache.version = state.version
 
+    def make_room(self) -> bool:
+        """Gives a full disk what was kept of it, for who must write something else to remove an item."""
+        with self._changing():
+            return self._store.make_room()
+
     def compact(self) -> None:
         """Gives the space of removed items back, in memory and on disk. Rows stay valid."""
         with self._changing():
-            with self._store.writing():
+            with self._store.writing(frees=True):
                 self._store.new_generation()
                 state = self._store.state()
             with self._gate.alone():
@@ -265,9 +289,7 @@ class FolderIndex(Index):
 
     def attach(self, name: str, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> None:
         """Keeps tensors and JSON under a name in the index, in place of what was there; durable like an add."""
-        packed_form = packed_attachment(name, tensors, record)
-        with self._changing(), self._store.writing():
-            self._store.attach(name, *packed_form)
+        self.attach_all({name: (tensors, record)})
 
     def attach_all(self, parts: Mapping[str, tuple[Mapping[str, Tensor], Mapping[str, Any]]]) -> None:
         """Attaches several, all or none."""
@@ -278,9 +300,7 @@ class FolderIndex(Index):
 
     def attached(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """What `attach` kept under a name; None where there is nothing."""
-        with self._reading():
-            attachment = self._store.attachment(name)
-        return None if attachment is None else read_attachment(*attachment)
+        return self.attached_all([name]).get(name)
 
     def attached_all(self, names: Sequence[str]) -> dict[str, tuple[dict[str, Tensor], dict[str, Any]]]:
         """What is attached under each of several names, all of one moment; others are left out."""
@@ -342,38 +362,11 @@ class FolderIndex(Index):
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _replace(
-        self, embedding: Embedding, incoming: Incoming, known: Mapping[str, int], model: str | None
-    ) -> None:
-        """Stores a batch in new rows and takes the rows that its ids had out, in one transaction."""
-        fitted = fitting(embedding, self.settings, model=model)
-        new = new_items(fitted, self.settings, incoming.ids)
-        replaced = list(known.values())
-        with self._store.writing():
-            fields = incoming.fields(known, self._store)
-            if replaced:
-                self._store.remove(replaced)
-            rows = self._store.insert(fields, packed(fitted, self.settings))
-            state = self._store.state()
-        new.items["row"] = rows
-        new.items["label"] = [-1 if field.label is None else field.label for field in fields]
-        with self._gate.alone():
-            self._cache.append(new)
-            self._cache.erase(np.array(replaced, dtype=np.int64))
-            self._cache.version = state.version
-            self._cache.save_if_long(state.version)
-        self._builder.consider()
-
     def _filter(self, where: Where) -> Filter:
         """What a filter asks for now; its columns are read while others search and change."""
         with self._reading():
             names, last = self._store.label_names(), self._cache.last_row
         return Filter.of(where, self._columns, label_names=names, last=last)
-
-    def _known(self, ids: Sequence[str]) -> dict[str, int]:
-        known = self._store.rows_of(ids)
-        refuse_unknown(ids, known)
-        return known
 
     def _live(self) -> Any:
         """(N,) of ITEM: all items that are there."""

@@ -73,6 +73,8 @@ class Recipe:
     effort: int
     """Candidates HNSW keeps, or lists IVF probes."""
     recall: float
+    items: int
+    """Of these positions, those whose item was there when they came into it; the others have no vector in it."""
 
     def record(self) -> dict[str, Any]:
         """As it is written down."""
@@ -112,18 +114,24 @@ class Source:
         return len(self.matrix)
 
     def lifted(self, positions: slice | Integers) -> Floats:
-        """(c, D) or (c, D + 1) vectors whose Euclidean distances rank; zero where the item was removed."""
+        """(c, D) or (c, D + 1) vectors whose Euclidean distances rank; NaN where the item was removed."""
         vectors, spread = self.matrix[positions], self.spread[positions]
         if self.score != "direction" and self.settings.family != "point":
             gaussian = self.settings.is_gaussian
             more = spread if gaussian else (1 - spread**2).clip(0)
             vectors = np.column_stack([vectors[:, :-1] if gaussian else vectors, np.sqrt(more)])
-        return np.nan_to_num(np.ascontiguousarray(vectors, dtype=np.float32), nan=0.0)
+        return np.array(vectors, dtype=np.float32, order="C")  # a copy: it may be removed meanwhile
 
-    def chunks(self, start: int, size: int = CHUNK) -> Iterator[Floats]:
-        """`lifted` vectors from a position on, some at a time."""
+    def there(self) -> Integers:
+        """Positions (m,) of items that were not removed."""
+        return np.flatnonzero(np.isfinite(self.matrix[:, 0]))
+
+    def chunks(self, start: int, size: int = CHUNK) -> Iterator[tuple[Integers, Floats]]:
+        """Positions of items that are there, from one on, and their `lifted` vectors, some at a time."""
         for first in range(start, len(self), size):
-            yield self.lifted(slice(first, first + size))
+            vectors = self.lifted(slice(first, first + size))
+            there = np.isfinite(vectors).all(1)
+            yield first + np.flatnonzero(there), vectors[there]
 
     def queries(self, positions: Integers) -> Floats:
         """Some of the items as queries of the exact search."""
@@ -158,14 +166,17 @@ class Approximate:
         width = source.lifted(slice(0, 1)).shape[1]
         index: Any
         if source.kind == "hnsw":
-            index = faiss.IndexHNSWFlat(width, LINKS)
-            index.hnsw.efConstruction = CARE
+            links = faiss.IndexHNSWFlat(width, LINKS)
+            links.hnsw.efConstruction = CARE
+            index = faiss.IndexIDMap2(links)
         else:
-            lists = max(1, min(int(LIST_FACTOR * len(source) ** 0.5), len(source) // LEAST_IN_LIST))
+            there = source.there()
+            lists = max(1, min(int(LIST_FACTOR * len(there) ** 0.5), len(there) // LEAST_IN_LIST))
             index = faiss.IndexIVFFlat(faiss.IndexFlatL2(width), width, lists)
-            some = np.linspace(0, len(source) - 1, min(len(source), lists * TRAINED_WITH)).astype(np.int64)
-            index.train(source.lifted(some))
-        recipe = Recipe(source.kind, source.score, 0, len(source), LEAST_EFFORT, 0.0)
+            some = np.linspace(0, len(there) - 1, min(len(there), lists * TRAINED_WITH)).astype(np.int64)
+            vectors = source.lifted(there[some])
+            index.train(vectors[np.isfinite(vectors).all(1)])  # some may have been removed since
+        recipe = Recipe(source.kind, source.score, 0, len(source), LEAST_EFFORT, 0.0, 0)
         return cls(index, recipe, source.settings)
 
     def extended(
@@ -173,13 +184,16 @@ class Approximate:
     ) -> Approximate | None:
         """With the rest of the source added, and as much effort as the recall wanted takes.
 
-        None where it was stopped, which is asked after every piece.
+        None where it was stopped, which is asked after every piece. Items that were removed get no vector: many
+        equal ones, such as zeros, would take all links of HNSW to themselves.
         """
-        for chunk in source.chunks(len(self), piece):
+        items = self.recipe.items
+        for positions, vectors in source.chunks(len(self), piece):
             if stop():
                 return None
-            self._index.add(chunk)
-        return self._tuned(source)
+            self._index.add_with_ids(vectors, positions)
+            items += len(positions)
+        return self._tuned(source, items)
 
     def propose(self, vectors: Floats, count: int, *, allowed: NDArray[np.bool_] | None = None) -> Integers:
         """Positions (n, count) for vectors of an exact search; `allowed` (positions,) leaves others out."""
@@ -190,7 +204,7 @@ class Approximate:
             bits = np.packbits(allowed[: len(self)], bitorder="little")  # must outlive the search
             selector = faiss.IDSelectorBitmap(len(self), faiss.swig_ptr(bits))
             # What is not allowed takes the places of what is: among few that are, more must be looked at.
-            share = float(allowed[: len(self)].mean()) if len(self) else 1.0
+            share = int(allowed[: len(self)].sum()) / max(1, self.recipe.items)
         effort = min(4 * MOST_EFFORT, int(max(self.recipe.effort, count) / max(share, 1e-3)))
         if self.recipe.kind == "hnsw":
             parameters: Any = faiss.SearchParametersHNSW(efSearch=effort, sel=selector)  # type: ignore[attr-defined]
@@ -225,13 +239,13 @@ class Approximate:
 
         return cls(faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0), recipe, settings)
 
-    def _tuned(self, source: Source) -> Approximate:
+    def _tuned(self, source: Source, items: int) -> Approximate:
         """Twice the effort until the recall of a sample is what is wanted."""
         chosen = np.linspace(0, len(source) - 1, min(SAMPLE, len(source))).astype(np.int64)
         chosen = chosen[np.isfinite(source.matrix[chosen]).all(1)]
         queries, whole = source.queries(chosen), (0, source.matrix)
         exact = propose(queries, [whole], DEPTH + 1)
-        recipe = replace(self.recipe, count=len(source), effort=LEAST_EFFORT)
+        recipe = replace(self.recipe, count=len(source), effort=LEAST_EFFORT, items=items)
         while True:
             tried = Approximate(self._index, recipe, self._settings)
             recall = recall_of(tried.propose(queries, DEPTH + 1), exact, chosen)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from doubtless.errors import StoreError
+from doubtless.errors import FileError
 from doubtless.index.cache_files import CacheFiles, DamageError, warn_of_damage, warn_of_failed_write
 from doubtless.index.database.seals import damaged
 from doubtless.index.database.store import State, Store
@@ -239,7 +239,9 @@ class VectorCache:
                 self._map_again()
             self._keep_approximate(build=build or self.settings.kind != "auto")
             self._keep_moments()
-        except (OSError, StoreError) as error:
+        except (OSError, FileError) as error:
+            if self._files is not None and not self._files.is_read:
+                self._files = None  # nothing of it was kept
             warn_of_failed_write(self._index, error)
         except DamageError as error:
             self._throw_away(error)
@@ -304,9 +306,9 @@ class VectorCache:
     def next_step(self) -> str:
         """What there is to do about the approximate index of what is in the files."""
         have = None if self.approximate is None else self.approximate.recipe
-        return (
-            "keep" if self._files is None else next_step(self.settings, have, count=self._files.stamp.count)
-        )
+        if self._files is None or not self.alive[: self._files.stamp.count].any():
+            return "keep"
+        return next_step(self.settings, have, count=self._files.stamp.count)
 
     def source(self) -> Source:
         """What an approximate index of the files is made of."""

@@ -21,8 +21,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from doubtless.errors import FileError, InputError
+from doubtless.errors import DiskFullError, FileError, InputError
 from doubtless.files import write_text
+from doubtless.index.database.connection import lacks_room, open_as, reading_mode
 
 FILE = "feedback.sqlite"
 PATIENCE = 30.0
@@ -256,7 +257,10 @@ class FeedbackStore:
                     yield connection
                     connection.execute("COMMIT")
                 except BaseException:
-                    connection.execute("ROLLBACK")
+                    with contextlib.suppress(
+                        sqlite3.Error
+                    ):  # SQLite has rolled back by itself after some errors
+                        connection.execute("ROLLBACK")
                     raise
 
     @contextlib.contextmanager
@@ -269,8 +273,7 @@ class FeedbackStore:
     def _readable(self) -> sqlite3.Connection:
         """The file or, where its first writer has not committed yet, empty tables."""
         if self.exists:
-            place = f"{self.path.absolute().as_uri()}?mode=rw"
-            connection = sqlite3.connect(place, timeout=PATIENCE, isolation_level=None, uri=True)
+            connection = open_as(self.path, reading_mode(self.path))
             try:
                 if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'given'").fetchone():
                     return connection
@@ -287,7 +290,8 @@ class FeedbackStore:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            raise FileError(f"What was said of answers, {self.path}, cannot be used: {error}.") from error
+            kind = DiskFullError if lacks_room(error) else FileError
+            raise kind(f"What was said of answers, {self.path}, cannot be used: {error}.") from error
 
 
 COLUMNS = ", ".join(f"answer.{one.name}" for one in fields(Shown))

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from doubtless.errors import StoreError
+from doubtless.errors import DiskFullError, StoreError
+from doubtless.files import NO_ROOM
 from doubtless.index.settings import DATABASE, SCHEMA
 
 APPLICATION = 0x646F7562  # "doub", in the header of the database
 PAGE = 16384  # several items per page also where an item has a thousand numbers
+LOGGED = 256  # pages in the log after which they are moved into the database, which has to have room for them
+SHARED = 64 << 10  # bytes of the file by which SQLite shares its log, and more
 PATIENCE = 30.0  # seconds to wait for a lock another process holds for a moment
 
 
@@ -26,10 +30,11 @@ def connect(folder: Path, *, writable: bool) -> sqlite3.Connection:
     if not path.is_file():
         raise StoreError(f"{folder} is no index: there is no {DATABASE} in it.")
     with translated(folder):
-        connection = open_as(path, "mode=rw" if writable else _reading_mode(path))
+        connection = open_as(path, "mode=rw" if writable else reading_mode(path))
         if writable:
             # An acknowledged change survives a power cut: the log reaches the disk with every transaction.
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {LOGGED}")
         _refuse_foreign(folder, connection)
     return connection
 
@@ -52,11 +57,13 @@ def open_as(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
 
 
-def _reading_mode(path: Path) -> str:
+def reading_mode(path: Path) -> str:
     """Where nothing can be written, SQLite cannot share its log with a writer: then there must be none."""
-    log = path.with_name(f"{path.name}-wal")
-    if os.access(path.parent, os.W_OK) or log.exists():
+    if os.access(path.parent, os.W_OK) and shutil.disk_usage(path.parent).free >= SHARED:
         return "mode=ro"
+    with contextlib.suppress(OSError):  # there is none
+        if path.with_name(f"{path.name}-wal").stat().st_size:
+            return "mode=ro"
     return "mode=ro&immutable=1"
 
 
@@ -107,17 +114,28 @@ def translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
+        if lacks_room(error):
+            raise full(folder, str(error)) from error
         raise StoreError(_sentence(folder, error)) from error
+
+
+def lacks_room(error: Exception) -> bool:
+    """Whether a disk is full or failing: SQLite tells one from the other in part."""
+    name = getattr(error, "sqlite_errorname", "")
+    return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR") or getattr(error, "errno", 0) in NO_ROOM
+
+
+def full(folder: Path, reason: str) -> DiskFullError:
+    """The error of whoever finds no room."""
+    return DiskFullError(
+        f"The disk of the index {folder} is full or failing ({reason}); nothing of this call was stored, "
+        "everything stored before is. Free some space, or remove items, and try again."
+    )
 
 
 def _sentence(folder: Path, error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", "")
     reason = f"({error})"
-    if name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR"):
-        return (
-            f"The disk of the index {folder} is full or failing {reason}; nothing of this call was stored, "
-            "everything stored before is. Free some space and try again."
-        )
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such table" in str(error):
         return (
             f"The database of the index {folder} is damaged {reason}. Restore it from a copy (doubtless restore), "

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from doubtless.errors import StoreError
 
+LENGTH = 32
+"""Bytes of the process number: always as many, so that writing it anew takes no more of the disk."""
+
 
 class WriterLock:
     """A lock on a file that the operating system gives back when its process ends, however it ends."""
@@ -26,14 +29,14 @@ class WriterLock:
         try:
             _lock(self._handle)
         except OSError:
-            holder = os.pread(self._handle, 32, 0).decode(errors="replace").strip() or "unknown"
+            holder = os.pread(self._handle, LENGTH, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._handle)
             raise StoreError(
                 f"The index {path.parent} has a writer already (process {holder}); one process writes at a "
                 "time, any number may read. Wait until it is done, or open the index without writable=True."
             ) from None
-        os.truncate(self._handle, 0)
-        os.pwrite(self._handle, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, and says of whom another time
+            os.pwrite(self._handle, f"{os.getpid()}".ljust(LENGTH - 1).encode() + b"\n", 0)
 
     def release(self) -> None:
         """Closes the file; a forked child that does so leaves its parent's lock alone."""

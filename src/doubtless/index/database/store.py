@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,14 +21,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from doubtless.errors import InputError
+from doubtless.errors import DiskFullError, InputError
 from doubtless.index.database import seals
-from doubtless.index.database.connection import connect, create, reading, translated, writing
+from doubtless.index.database.connection import PAGE, connect, create, full, reading, translated, writing
+from doubtless.index.database.reserve import Reserve
 from doubtless.index.database.witness import Witness, refuse_older
 from doubtless.index.forms import Block, Floats, Integers
 from doubtless.index.items import Fields
-from doubtless.index.settings import SCHEMA, Settings
+from doubtless.index.settings import DATABASE, SCHEMA, Settings
 
+UNWRITTEN = 2 << 20  # bytes of a transaction that SQLite holds in memory until it ends, at most
 TABLES = """
 CREATE TABLE setting (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER) WITHOUT ROWID;
 CREATE TABLE state (
@@ -61,8 +64,8 @@ class Store:
     """The database of the index in a folder; one connection, used under the index's mutex."""
 
     def __init__(self, folder: Path, *, writable: bool) -> None:
-        self.folder = folder
-        self._connection = connect(folder, writable=writable)
+        self.folder, self._reserve = folder, Reserve(folder)
+        self._connection = self._connected() if writable else connect(folder, writable=False)
         with contextlib.ExitStack() as undo, translated(folder):
             undo.callback(self._connection.close)
             self._sealed = seals.is_sealed(self._connection)
@@ -74,6 +77,8 @@ class Store:
             self._witness = Witness(folder, self.settings.identity)
             noted = self._witness.version()
             refuse_older(folder, noted, self.state().version)
+            if writable:
+                self._reserve.keep(self._growth())
             undo.pop_all()
 
     @staticmethod
@@ -108,11 +113,30 @@ class Store:
         return reading(self._connection, self.folder)
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[None]:
-        """All that is changed inside, or none of it."""
-        with writing(self._connection, self.folder):
-            yield
+    def writing(self, *, frees: bool = False) -> Iterator[None]:
+        """All that is changed inside, or none of it.
+
+        frees: on a nearly full disk as well. What lies in the log must fit into the database some day; where it
+        would not, nothing could be removed any more.
+        """
+        if self._lacks(2 * UNWRITTEN):
+            self._shrink_log()
+        try:
+            with writing(self._connection, self.folder):
+                yield
+                if not frees and self._lacks(UNWRITTEN):
+                    raise full(self.folder, "hardly anything is free")
+        except DiskFullError:
+            self._shrink_log()
+            raise
         self._witness.note(self.state().version)
+        self._reserve.keep(self._growth())
+
+    def make_room(self) -> bool:
+        """Gives the disk what was kept of it, and what the log takes; whether there was anything."""
+        had = self._reserve.give()
+        self._shrink_log()
+        return had
 
     # -- what there is -------------------------------------------------------------------------------
 
@@ -217,6 +241,21 @@ class Store:
         self._connection.executemany(f"INSERT INTO removed VALUES ({version}, ?)", chosen)
         self._come_to(state._replace(version=version, items=state.items - len(chosen)))
 
+    def take_out(self, rows: Iterable[int]) -> State:
+        """Removes rows in a transaction of its own, also where the disk is full; the state that follows."""
+        chosen = list(rows)
+        try:
+            return self._taken_out(chosen)
+        except DiskFullError:
+            if not self.make_room():
+                raise
+            return self._taken_out(chosen)
+
+    def _taken_out(self, rows: Iterable[int]) -> State:
+        with self.writing(frees=True):
+            self.remove(rows)
+            return self.state()
+
     def new_generation(self) -> None:
         """Forgets what was removed; caches of before are not patched any more."""
         self._connection.execute("DELETE FROM removed")
@@ -251,6 +290,30 @@ class Store:
         return [name for (name,) in self._connection.execute("SELECT name FROM part ORDER BY name")]
 
     # -- inside --------------------------------------------------------------------------------------
+
+    def _connected(self) -> sqlite3.Connection:
+        """Where the disk has no room for what SQLite shares beside the database, the reserve has."""
+        try:
+            return connect(self.folder, writable=True)
+        except DiskFullError:
+            if not self._reserve.give():
+                raise
+            return connect(self.folder, writable=True)
+
+    def _lacks(self, more: int) -> bool:
+        """Whether the disk has less room than the database will need, and so many bytes."""
+        disk = shutil.disk_usage(self.folder)
+        return disk.total > 0 and disk.free < self._growth() + more  # some file systems do not say
+
+    def _growth(self) -> int:
+        """Bytes by which the database will grow when all that lies in the log is moved into it."""
+        (pages,) = self._connection.execute("PRAGMA page_count").fetchone()
+        return max(0, pages * PAGE - (self.folder / DATABASE).stat().st_size)
+
+    def _shrink_log(self) -> None:
+        """Moves what lies in the log into the database, as far as it fits, and gives the log's room back."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def _seal(self, table: str = "") -> str:
         return f"{table}checksum" if self._sealed else "NULL"

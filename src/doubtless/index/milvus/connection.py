@@ -155,16 +155,18 @@ class _LiteServer:
         from milvus_lite.exceptions import DataDirLockedError  # type: ignore[import-untyped]
 
         self.file, self._users = file, 0
+        self._folder = tempfile.mkdtemp(prefix="doubtless-") if hasattr(socket, "AF_UNIX") else None
+        host = "127.0.0.1" if self._folder is None else f"unix:{self._folder}/milvus"
         try:
-            self._folder = tempfile.mkdtemp(prefix="doubtless-") if hasattr(socket, "AF_UNIX") else None
-            host = "127.0.0.1" if self._folder is None else f"unix:{self._folder}/milvus"
             self._server, self._database, port = start_server_in_thread(str(file), host=host)
         except DataDirLockedError:
+            self._remove_folder()
             raise StoreError(
                 f"The index milvus:{file} is open in another process; a file of Milvus Lite belongs to one at a "
                 "time. Wait until it is done, or serve the file to several with `milvus-lite server`."
             ) from None
         except OSError as error:
+            self._remove_folder()
             raise StoreError(
                 f"The index milvus:{file} cannot be opened: {error.strerror or error}."
             ) from error
@@ -194,6 +196,10 @@ class _LiteServer:
         """Writes what is in memory and gives the file back."""
         self._server.stop(grace=2).wait()
         self._database.close()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Of the socket."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 

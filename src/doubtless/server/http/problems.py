@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from doubtless.errors import InputError
+from doubtless.errors import DiskFullError, InputError
 from doubtless.server.service.errors import ServiceError
 
 MEDIA_TYPE = "application/problem+json"
@@ -94,7 +94,12 @@ def install(app: FastAPI) -> None:
         status = error.status if isinstance(error, ServiceError) else 422
         return response(status, str(error), headers={"Retry-After": "1"} if status == 503 else None)
 
+    def no_room(_: Request, error: Any) -> Response:
+        log.error("The disk is full: %s", error)
+        return response(507, "There is no room left on the disk; nothing of this was stored.")
+
     app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(DiskFullError, no_room)
     for kind in (RequestValidationError, BodyError):
         app.add_exception_handler(kind, unreadable)
     for error in (InputError, ServiceError):

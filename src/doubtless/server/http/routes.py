@@ -173,7 +173,7 @@ def _add_feedback(router: APIRouter, service: Service) -> None:
         summary="Say that an answer is right, wrong, or what it should have been",
         tags=["asking"],
         response_model=replies.FeedbackReply,
-        responses=problems.described(*USUAL, 404),
+        responses=problems.described(*USUAL, 404, 507),
         openapi_extra=bodies.described(
             schemas.FeedbackBody,
             schemas.FeedbackForm,
@@ -211,7 +211,7 @@ def _add_store(router: APIRouter, service: Service) -> None:
         summary="Store an item",
         tags=["items"],
         response_model=replies.ItemReply,
-        responses=problems.described(*USUAL, 409),
+        responses=problems.described(*USUAL, 409, 507),
         openapi_extra=bodies.described(
             schemas.ItemBody,
             schemas.ItemForm,
@@ -266,7 +266,7 @@ def _add_by_id(router: APIRouter, service: Service) -> None:
         summary="Remove an item",
         tags=["items"],
         response_class=Response,
-        responses=problems.described(400, 401, 403, 404, 421, 422, 500),
+        responses=problems.described(400, 401, 403, 404, 421, 422, 500, 507),
     )
     def remove(request: Request, id: ItemId) -> Response:
         """Takes an item out, and the copy of its image that was stored with it."""
@@ -281,7 +281,7 @@ def _add_relabel(router: APIRouter, service: Service) -> None:
         summary="Say what an item shows",
         tags=["items"],
         response_model=ItemSummary,
-        responses=problems.described(*USUAL, 404),
+        responses=problems.described(*USUAL, 404, 507),
         openapi_extra=bodies.json_body(schemas.LabelBody, example={"label": "Sneaker"}),
     )
     async def relabel(request: Request, id: ItemId) -> Response:
@@ -300,7 +300,7 @@ def _add_recalibrate(router: APIRouter, service: Service) -> None:
         "/v1/recalibrate",
         summary="Calibrate again after items came and went",
         tags=["items"],
-        responses=problems.described(400, 401, 403, 421, 422, 500),
+        responses=problems.described(400, 401, 403, 421, 422, 500, 507),
     )
     def recalibrate(request: Request) -> replies.RecalibrationReply:
         """Only what changed is searched; questions are answered meanwhile, by what was calibrated before."""

@@ -357,11 +357,18 @@ def decode_apart(
         "reduced": reduced,
         "memory": BESIDE + PER_PIXEL * most + 2 * len(data),
     }
+    until = time.monotonic() + limits.seconds
     try:
-        record, pixels = process.ask(data, asked, until=time.monotonic() + limits.seconds)
+        try:
+            record, pixels = process.ask(data, asked, until=until)
+        except (
+            EOFError,
+            BrokenPipeError,
+        ):  # somebody has ended it, maybe for want of memory: another one is tried
+            record, pixels = process.ask(data, asked, until=until)
     except TimeoutError:
         raise ImageError(f"The image took longer than {limits.seconds:g} s to decode.") from None
-    except (EOFError, OSError):  # a library that has given up: for want of memory, or at something damaged
+    except (EOFError, OSError):  # a library that gives up at this picture
         raise ImageError("The image is damaged and cannot be decoded.") from None
     _refuse(record, data, limits)
     kind, shape = accepted[record["format"]], (3, record["height"], record["width"])

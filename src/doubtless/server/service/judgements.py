@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from doubtless.errors import InputError
+from doubtless.errors import DiskFullError, InputError
 from doubtless.gallery import Answer, Feedback, Gallery
 from doubtless.server.service.errors import NotFoundError, ReadOnlyError
 
@@ -48,7 +48,8 @@ class Judgements:
                 gone, _ = self._recent.popitem(last=False)
                 self._places.pop(gone, None)
         if counted and not self.read_only and answer.promised is not None:
-            self._disk.submit(self._logged, lambda: self._count(answer, picture))
+            kept = picture if self.audit else None  # what waits for the disk is not to hold all pictures
+            self._disk.submit(self._logged, lambda: self._count(answer, kept))
 
     def say(
         self,
@@ -86,7 +87,10 @@ class Judgements:
         assert answer.id is not None
         place = None
         if answer.decision == "answer":
-            place = self._places[answer.id] = self.gallery.judgements.count(self.gallery.promise_name())
+            place = self.gallery.judgements.count(self.gallery.promise_name())
+            with self._lock:
+                if answer.id in self._recent:  # and not forgotten, where the disk is slow
+                    self._places[answer.id] = place
         if self.audit:
             self.gallery.keep(answer, share=self.audit, pictures=[picture], places=[place])
 
@@ -95,5 +99,7 @@ class Judgements:
         """What cannot be counted is no reason not to answer."""
         try:
             work()
+        except DiskFullError as error:
+            log.error("an answer cannot be counted: %s", error)
         except Exception:
             log.exception("an answer cannot be counted")
