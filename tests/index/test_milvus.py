@@ -21,7 +21,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import open_index
 from doubtless.index.milvus.conditions import expression
-from doubtless.index.milvus.connection import Address
+from doubtless.index.milvus.connection import MILVUS
 from doubtless.index.milvus.index import MilvusIndex
 from doubtless.index.remote.catalog import Catalog
 from doubtless.index.remote.facts import filter_keys_of
@@ -210,7 +210,7 @@ def test_places_that_are_something_else(tmp_path: Path, name: str) -> None:
             open_index(wrong)
     with pytest.raises(StoreError, match="did not do what was asked"):
         open_index("milvus:http://127.0.0.1:9")
-    assert Address.parse("milvus:https://host:1/shoes").catalog == "shoes_parts"
+    assert MILVUS.parse("milvus:https://host:1/shoes").parts == "shoes_parts"
 
 
 def test_a_collection_of_somebody_else_is_left_alone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import create_index_at, open_index
-from doubtless.index.qdrant.connection import Address
+from doubtless.index.qdrant.connection import QDRANT
 from doubtless.index.qdrant.driver import QdrantDriver
 from tests.index.test_search import names
 from tests.reference.gallery import drawn
@@ -93,4 +93,4 @@ def test_what_it_cannot_be_is_refused(tmp_path: Path) -> None:
     client.close()
     with pytest.raises(InputError, match="that is none of doubtless's"):
         create_index_at(f"qdrant:{tmp_path}/theirs", family="point", dim=4)
-    assert Address.parse("qdrant:http://me@h:1/x").beside("work") == Path(".qdrant-h-1-x.work")
+    assert QDRANT.parse("qdrant:http://me@h:1/x").beside("work") == Path(".qdrant-h-1-x.work")

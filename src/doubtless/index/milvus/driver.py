@@ -14,7 +14,7 @@ from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
 from doubtless.index.milvus.conditions import expression
-from doubtless.index.milvus.connection import Address, Connection
+from doubtless.index.milvus.connection import MILVUS, Connection
 from doubtless.index.milvus.tables import (
     CATALOG_FIELDS,
     FILTER_KEYS,
@@ -41,12 +41,12 @@ class MilvusDriver(Driver):
     def __init__(self, connection: Connection) -> None:
         self._connection, self._unflushed = connection, 0
         self.name = connection.address.name
-        self._items, self._parts = connection.address.collection, connection.address.catalog
+        self._items, self._parts = connection.address.collection, connection.address.parts
 
     @classmethod
     def connect(cls, name: str | Path, *, may_create: bool = False) -> Self:
         """A client of a server, or of the one this process runs for a file."""
-        return cls(Connection(Address.parse(name), may_create=may_create))
+        return cls(Connection(MILVUS.parse(name), may_create=may_create))
 
     def has(self, table: str) -> bool:
         """Known by its columns, not by its description, which Milvus Lite forgets."""
@@ -87,7 +87,7 @@ class MilvusDriver(Driver):
 
     def size(self) -> int | None:
         """Of a file."""
-        file = self._connection.address.file
+        file = self._connection.address.local
         return None if file is None else sum(one.stat().st_size for one in file.rglob("*") if one.is_file())
 
     # -- parts ---------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class MilvusDriver(Driver):
         ]
         self._connection.call("insert", self._items, rows)
         self._unflushed += len(rows)
-        if self._unflushed >= FLUSHED and self._connection.address.file is not None:
+        if self._unflushed >= FLUSHED and self._connection.address.local is not None:
             self._flush()
 
     def delete_rows(self, rows: Sequence[int]) -> None:

@@ -67,12 +67,12 @@ def create_collections(connection: Connection, settings: Settings) -> None:
     catalog.add_field("number", DataType.INT64)
     catalog.add_field("text", DataType.VARCHAR, max_length=TEXT)
     catalog.add_field("nothing", DataType.FLOAT_VECTOR, dim=2)  # Milvus wants a vector in every collection
-    _create(connection, address.catalog, catalog, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
+    _create(connection, address.parts, catalog, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
 
 
 def drop_collections(connection: Connection) -> None:
     """Both; the one with the state goes first, so that what is left of a cut-off drop is no index."""
-    for name in (connection.address.catalog, connection.address.collection):
+    for name in (connection.address.parts, connection.address.collection):
         if connection.call("has_collection", name):
             connection.call("drop_collection", name)
 

@@ -20,7 +20,7 @@ from doubtless.errors import InputError
 from doubtless.index.filters import Where, accepted_filter, label_codes
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
-from doubtless.index.postgres.connection import Address, Sessions, shown
+from doubtless.index.postgres.connection import Address, Sessions
 from doubtless.index.remote.driver import ITEMS, Driver, Part, Record
 from doubtless.index.remote.index import RemoteIndex
 from doubtless.index.remote.vectors import FIELD_OF, is_lifted, kind_of, searching_vectors, widths
@@ -74,9 +74,7 @@ class PostgresDriver(Driver):
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0", [name]
         )
         if found and not {column for (column,) in found} >= wanted:
-            raise InputError(
-                f"{shown(self.name)} has a table {name!r} that is none of doubtless's; name another."
-            )
+            raise InputError(f"{self.name} has a table {name!r} that is none of doubtless's; name another.")
         return bool(found)
 
     @classmethod
@@ -282,9 +280,9 @@ class PostgresIndex(RemoteIndex):
     driver = PostgresDriver
 
     @classmethod
-    def beside(cls, name: str | Path, ending: str) -> Path:
-        """A hidden folder where the command runs; its name has no password in it."""
-        return super().beside(shown(str(name)), ending)
+    def place(cls, name: str | Path) -> str:
+        """Server, database and table."""
+        return Address.parse(name).place
 
 
 def _code(field: Fields) -> int:

@@ -19,7 +19,7 @@ from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
 from doubtless.index.proposals import CARE, LINKS
-from doubtless.index.qdrant.connection import Address, Connection
+from doubtless.index.qdrant.connection import QDRANT, Connection
 from doubtless.index.remote.driver import ITEMS, Driver, Part, Record, groups
 from doubtless.index.remote.facts import Clause, clauses, filter_keys_of, key_of
 from doubtless.index.remote.vectors import FIELD_OF, is_lifted, kind_of, searching_vectors, widths
@@ -43,12 +43,12 @@ class QdrantDriver(Driver):
         self._connection = connection
         self.name = connection.address.name
         self._items = connection.address.collection
-        self._parts = f"{self._items}_parts"
+        self._parts = connection.address.parts
 
     @classmethod
     def connect(cls, name: str | Path, *, may_create: bool = False) -> Self:
         """A client of a server, or of a folder."""
-        return cls(Connection(Address.parse(name), may_create=may_create))
+        return cls(Connection(QDRANT.parse(name), may_create=may_create))
 
     # -- the collections -----------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class QdrantDriver(Driver):
         nothing = models.VectorParams(size=1, distance=models.Distance.DOT, hnsw_config=unlinked)
         self._connection.call("create_collection", self._items, vectors_config=vectors)
         self._connection.call("create_collection", self._parts, vectors_config={"nothing": nothing})
-        if self._connection.address.folder is None:  # the local mode has no indexes of payload
+        if self._connection.address.local is None:  # the local mode has no indexes of payload
             for table, name, kind in (
                 (self._items, "key", "integer"),
                 (self._items, "label", "integer"),
@@ -119,11 +119,11 @@ class QdrantDriver(Driver):
 
     def searched_by(self, settings: Settings) -> str:
         """The local mode looks at every item whatever was asked for."""
-        return "flat" if self._connection.address.folder is not None else super().searched_by(settings)
+        return "flat" if self._connection.address.local is not None else super().searched_by(settings)
 
     def size(self) -> int | None:
         """Of a folder."""
-        folder = self._connection.address.folder
+        folder = self._connection.address.local
         return (
             None if folder is None else sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
         )
@@ -188,7 +188,7 @@ class QdrantDriver(Driver):
 
         The local mode compares each item with each key: of many ids it is quicker to look at every item once.
         """
-        if self._connection.address.folder is not None and len(ids) > FEW:
+        if self._connection.address.local is not None and len(ids) > FEW:
             keys = None
         else:
             keys = _filter(must=[_matches("key", [key_of(name) for name in ids])])
@@ -230,7 +230,7 @@ class QdrantDriver(Driver):
         conditions += [] if before is None else [_between(None, before)]
         linked = kind_of(settings) == "hnsw"
         effort: Any = models.SearchParams(exact=not linked, hnsw_ef=max(EFFORT, count) if linked else None)
-        if self._connection.address.folder is not None:
+        if self._connection.address.local is not None:
             effort = None  # the local mode looks at every item, and warns of a wish for anything else
         requests = [
             models.QueryRequest(
@@ -251,7 +251,7 @@ class QdrantDriver(Driver):
 
     def _scroll(self, table: str, condition: Any, payload: list[str]) -> Iterator[Any]:
         """The local mode goes through all points for every page, so it gives one."""
-        offset, together = None, TOGETHER if self._connection.address.folder is None else EVERYTHING
+        offset, together = None, TOGETHER if self._connection.address.local is None else EVERYTHING
         while True:
             points, offset = self._connection.call(
                 "scroll",
