@@ -72,6 +72,13 @@ def test_metadata_can_be_asked_for_in_sql(name: str) -> None:
         assert [one for (one,) in found] == index.ids(index.rows_where({"shelf": 2}))
 
 
+def test_a_table_may_be_called_as_words_of_sql_are(server: str) -> None:
+    with made(f"{server}&table=user") as index:
+        assert (len(index), index.search(GALLERY[:1], 1).row.tolist()) == (10, [[0]])
+    with PostgresIndex.open(f"{server}&table=user") as index:
+        assert index.stats()["bytes"] > 0
+
+
 def test_one_writer_the_last_whose_changes_wait_for_each_other(name: str) -> None:
     with made(name) as first, PostgresIndex.open(name, writable=True) as second:
         with pytest.raises(StoreError, match="was opened for writing by another since"):

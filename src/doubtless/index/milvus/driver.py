@@ -10,7 +10,6 @@ from typing import Any, Self
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
 from doubtless.index.milvus.conditions import expression
@@ -25,10 +24,10 @@ from doubtless.index.milvus.tables import (
     drop_collections,
     query_parameters,
 )
-from doubtless.index.remote.driver import ITEMS, PARTS, Driver, Part, Record
+from doubtless.index.remote.driver import ITEMS, PARTS, Driver, Part, Record, Wanted
 from doubtless.index.remote.facts import filter_keys_of, key_of
 from doubtless.index.remote.vectors import FIELD_OF
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 FLUSHED = 20_000  # new rows after which Milvus Lite puts them into segments; it searches those faster
 
@@ -171,32 +170,22 @@ class MilvusDriver(Driver):
         found = self._query(self._items, f"row in {list(rows)}", ["row", "label", "numbers"])
         return [_record(row["row"], row, settings) for row in found]
 
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
         """One call for all queries."""
-        conditions = [expression(where, label_names)] if where else []
-        conditions += [] if before is None else [f"(row < {before})"]
-        vectors, parameters = query_parameters(vectors, settings, score, limit=count)
+        conditions = [expression(wanted.where, wanted.label_names)] if wanted.where else []
+        conditions += [] if wanted.before is None else [f"(row < {wanted.before})"]
+        vectors, parameters = query_parameters(vectors, wanted)
         hits_of = self._connection.call(
             "search",
             self._items,
             data=list(_wide(vectors)),
-            anns_field=FIELD_OF[score],
+            anns_field=FIELD_OF[wanted.score],
             filter=" and ".join(conditions),
-            limit=count,
+            limit=wanted.most,
             output_fields=["label", "numbers"],
             search_params=parameters,
         )
-        return [[_record(hit["row"], hit["entity"], settings) for hit in hits] for hits in hits_of]
+        return [[_record(hit["row"], hit["entity"], wanted.settings) for hit in hits] for hits in hits_of]
 
     # -- inside --------------------------------------------------------------------------------------
 

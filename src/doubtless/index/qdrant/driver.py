@@ -15,15 +15,14 @@ from typing import Any, Self
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
 from doubtless.index.proposals import CARE, LINKS
 from doubtless.index.qdrant.connection import QDRANT, Connection
-from doubtless.index.remote.driver import ITEMS, Driver, Part, Record, groups
+from doubtless.index.remote.driver import ITEMS, Driver, Part, Record, Wanted, groups
 from doubtless.index.remote.facts import Clause, clauses, filter_keys_of, key_of
 from doubtless.index.remote.vectors import FIELD_OF, is_lifted, kind_of, searching_vectors, widths
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 WIDEST = 65_535  # numbers per vector of Qdrant
 EFFORT = 128  # candidates HNSW keeps
@@ -38,6 +37,7 @@ class QdrantDriver(Driver):
     product = "Qdrant"
     text_bytes = 250_000  # 64 of these fit into one request
     deepest = 1_000_000
+    sent_bytes = 4_000_000  # as JSON five times as many; a server takes 32 MiB
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -212,37 +212,28 @@ class QdrantDriver(Driver):
         )
         return [_record(point) for point in found]
 
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
         """One call for all queries."""
         from qdrant_client import models
 
-        conditions: list[Any] = [_said(clause) for clause in clauses(where or {}, label_names)]
-        conditions += [] if before is None else [_between(None, before)]
-        linked = kind_of(settings) == "hnsw"
-        effort: Any = models.SearchParams(exact=not linked, hnsw_ef=max(EFFORT, count) if linked else None)
+        conditions: list[Any] = [_said(clause) for clause in clauses(wanted.where or {}, wanted.label_names)]
+        conditions += [] if wanted.before is None else [_between(None, wanted.before)]
+        linked = kind_of(wanted.settings) == "hnsw"
+        care = max(EFFORT, wanted.most) if linked else None
+        effort: Any = models.SearchParams(exact=not linked, hnsw_ef=care)
         if self._connection.address.local is not None:
             effort = None  # the local mode looks at every item, and warns of a wish for anything else
         requests = [
             models.QueryRequest(
                 query=vector.tolist(),
-                using=FIELD_OF[score],
+                using=FIELD_OF[wanted.score],
                 filter=_filter(must=conditions) if conditions else None,
                 params=effort,
-                limit=count,
+                limit=wanted.most,
                 with_payload=["label"],
                 with_vector=["numbers"],
             )
-            for vector in searching_vectors(vectors, settings, score)
+            for vector in searching_vectors(vectors, wanted.settings, wanted.score)
         ]
         found = self._connection.call("query_batch_points", self._items, requests=requests)
         return [[_record(point) for point in response.points] for response in found]
