@@ -213,13 +213,13 @@ class PostgresDriver(Driver):
         return [Record(row, label, np.frombuffer(numbers, "<f4")) for row, label, numbers in found]
 
     def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
-        """One statement per query: the planner sees each vector, and uses an index where there is one."""
+        """One statement per query. Its limit is written out: a plan for any limit would join all numbers."""
         settings, score = wanted.settings, wanted.score
         condition, values = _condition(wanted)
         operator = "<->" if is_lifted(settings, score) else "<#>"
         command = (
             f"SELECT row, label, numbers FROM (SELECT row, label FROM {self._items} {condition} "
-            f"ORDER BY {FIELD_OF[score]} {operator} %s::vector LIMIT %s) AS found "
+            f"ORDER BY {FIELD_OF[score]} {operator} %s::vector LIMIT {wanted.most:d}) AS found "
             f"JOIN {self._numbers} USING (row)"
         )
         hits_of = []
@@ -227,7 +227,7 @@ class PostgresDriver(Driver):
             self._make_effort(connection, kind_of(settings), wanted.most)
             for vector in searching_vectors(vectors, settings, score):
                 found = connection.execute(
-                    command, [*values, _text(vector), wanted.most], binary=True
+                    command, [*values, _text(vector)], binary=True
                 ).fetchall()
                 hits_of.append([Record(row, label, np.frombuffer(some, "<f4")) for row, label, some in found])
         return hits_of
