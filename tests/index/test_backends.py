@@ -407,6 +407,32 @@ def test_calibrated_answers_are_those_of_a_folder(place: Place, tmp_path: Path) 
     assert answers[0] == answers[1]
 
 
+def test_a_question_looks_at_what_it_found_and_not_at_every_item(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a gallery in a database: each question would else wait for all of it to come over."""
+    gallery, labels = made_gallery(120, classes=6)
+    queries, _ = made_gallery(3, classes=6, seed=5)
+    with created(place("asked"), gallery) as index:
+        index.add(gallery, names(120), labels=[f"class {label}" for label in labels.tolist()])
+        asked = Gallery(index)
+        asked.calibrate(Targets(target_error=0.3), seed=0)
+        expected = [answer.to_json() for answer in asked.ask(queries, 5)]
+        if isinstance(index, MemoryIndex):
+            pytest.skip("A plugin that overrides nothing looks at all it has.")
+        for every in ("rows", "labels", "ids"):
+            monkeypatch.setattr(type(index), every, property(lambda _, what=every: pytest.fail(what)))
+        assert [answer.to_json() for answer in asked.ask(queries, 5)] == expected
+
+
+def test_directions_are_those_of_rows_that_may_repeat_or_be_gone(small: Index) -> None:
+    small.remove(["b"])
+    wanted = POINTS.direction[[2, 0, 2]].float()
+    assert torch.allclose(small.directions(torch.tensor([2, 0, 2])), wanted)
+    assert small.directions(torch.tensor([0, 1]))[1].tolist() == [0] * 4
+    assert small.directions(torch.tensor([], dtype=torch.long)).shape == (0, 4)
+
+
 def test_searches_while_it_is_written(place: Place) -> None:
     """Each search sees an addition whole or not at all, whichever thread asks."""
     lot = drawn("point", 50, dim=4, seed=3)

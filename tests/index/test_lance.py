@@ -11,7 +11,6 @@ import torch
 
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import create_index_at, open_index
-from doubtless.index.lance.driver import LanceDriver
 from tests.index.test_search import names
 from tests.reference.gallery import drawn
 
@@ -48,30 +47,6 @@ def test_compaction_changes_no_row_and_no_hit(tmp_path: Path) -> None:
         assert torch.equal(before.row, after.row)
         assert torch.equal(before.score, after.score)
         assert index.rows.tolist() == list(range(5, 40))
-
-
-@pytest.mark.parametrize("step", ["insert", "delete_rows"])
-def test_a_change_that_is_cut_off_is_undone_or_completed(
-    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"lancedb:{tmp_path}/a"
-    with create_index_at(name, family="vmf", dim=4) as index:
-        index.add(GALLERY[:10], names(10))
-        work = getattr(LanceDriver, step)
-
-        def cut(*given: object) -> None:
-            if step == "insert":
-                work(*given)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(LanceDriver, step, cut)
-            with pytest.raises(KeyboardInterrupt):
-                index.update(GALLERY[20:24], names(4))
-    with open_index(name, writable=True) as index:
-        expected = list(range(10)) if step == "insert" else list(range(4, 14))
-        assert (index.rows.tolist(), len(index)) == (expected, 10)
-        assert sorted(row for row, _ in index._driver.labels(0, 99)) == expected  # type: ignore[attr-defined]
 
 
 def test_what_it_cannot_be_is_refused(tmp_path: Path) -> None:

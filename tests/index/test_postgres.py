@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -11,8 +11,9 @@ import torch
 
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import create_index_at, open_index
-from doubtless.index.postgres.connection import Address, shown
+from doubtless.index.postgres.connection import Address
 from doubtless.index.postgres.index import PostgresDriver, PostgresIndex
+from doubtless.index.remote.driver import Part
 from tests.index.test_search import names
 from tests.reference import postgres_server
 from tests.reference.gallery import drawn
@@ -71,6 +72,13 @@ def test_metadata_can_be_asked_for_in_sql(name: str) -> None:
         assert [one for (one,) in found] == index.ids(index.rows_where({"shelf": 2}))
 
 
+def test_a_table_may_be_called_as_words_of_sql_are(server: str) -> None:
+    with made(f"{server}&table=user") as index:
+        assert (len(index), index.search(GALLERY[:1], 1).row.tolist()) == (10, [[0]])
+    with PostgresIndex.open(f"{server}&table=user") as index:
+        assert index.stats()["bytes"] > 0
+
+
 def test_one_writer_the_last_whose_changes_wait_for_each_other(name: str) -> None:
     with made(name) as first, PostgresIndex.open(name, writable=True) as second:
         with pytest.raises(StoreError, match="was opened for writing by another since"):
@@ -113,4 +121,64 @@ def test_what_it_cannot_be_or_take_is_refused(name: str) -> None:
         connection.execute(f"CREATE TABLE {address.table} (mine int)")
     with pytest.raises(InputError, match="that is none of doubtless's"):
         create_index_at(f"{name}_other", family="point", dim=4)
-    assert shown("postgres://me:secret@host/d") == "postgres://me@host/d"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgres://me:secret@host/d",
+        "postgres://host/d?user=me&password=secret",
+        "qdrant:http://me:secret@host:1",
+        "milvus:http://me:secret@host:1",
+    ],
+)
+def test_no_address_has_a_password_in_it(address: str) -> None:
+    """It would stand in sentences, logs and the list of processes."""
+    with pytest.raises(InputError, match="put the password into") as refused:
+        open_index(address)
+    assert "secret" not in str(refused.value)
+
+
+def test_names_of_one_index_are_one_place() -> None:
+    one, other = "postgres://me@h/d?port=1&host=x", "postgres://me@h/d?host=x&table=doubtless&port=1"
+    assert PostgresIndex.place(one) == PostgresIndex.place(other)
+    assert PostgresIndex.place(one) != PostgresIndex.place(f"{one}&table=b")
+
+
+def test_connections_that_died_while_nobody_used_them_are_replaced(name: str) -> None:
+    """A server that was restarted is asked again, and nobody is told."""
+    import psycopg
+
+    with made(name) as index:
+        with ThreadPoolExecutor(3) as threads:
+            before = list(threads.map(lambda _: index.search(GALLERY, 10).row, range(12)))
+        with psycopg.connect(Address.parse(name).server, autocommit=True) as connection:
+            ended = connection.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            ).fetchone()
+        assert ended is not None
+        assert ended[0] >= 1
+        assert torch.equal(index.search(GALLERY, 10).row, before[0])
+        index.add(GALLERY[20:21], ["new"])
+        assert len(index) == 11
+
+
+def test_a_connection_that_dies_within_a_change_takes_the_change_with_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = PostgresDriver.write_parts
+
+    def cut(self: PostgresDriver, parts: Sequence[Part]) -> None:
+        with self._sessions.transaction() as connection:
+            connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        work(self, parts)
+
+    with made(name) as index:
+        with monkeypatch.context() as patch:
+            patch.setattr(PostgresDriver, "write_parts", cut)
+            with pytest.raises(StoreError, match="nothing that was stored before is lost"):
+                index.update(GALLERY[20:24], names(4))
+        assert [row for row, _ in index._driver.labels(0, 99)] == list(range(10))
+        index.update(GALLERY[20:24], names(4))
+        assert (len(index), index.rows.tolist()) == (10, [*range(4, 14)])

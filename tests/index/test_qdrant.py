@@ -1,4 +1,4 @@
-"""What is Qdrant's alone: addresses, one process per folder, collections of somebody else, a change cut off."""
+"""What is Qdrant's alone: addresses, one process per folder, collections of somebody else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 
 from doubtless.errors import InputError, StoreError
 from doubtless.index.backends import create_index_at, open_index
-from doubtless.index.qdrant.connection import Address
-from doubtless.index.qdrant.driver import QdrantDriver
+from doubtless.index.qdrant.connection import QDRANT
 from tests.index.test_search import names
 from tests.reference.gallery import drawn
 
@@ -33,30 +32,6 @@ def test_every_kind_is_exact_in_a_folder(tmp_path: Path, kind: str) -> None:
             assert torch.equal(found.row, wanted.row)
             assert torch.equal(found.score, wanted.score)
         assert (index.stats()["searched_by"], index.stats()["recall@10"]) == ("flat", 1.0)
-
-
-@pytest.mark.parametrize("step", ["insert", "delete_rows"])
-def test_a_change_that_is_cut_off_is_undone_or_completed(
-    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"qdrant:{tmp_path}/a"
-    with create_index_at(name, family="gaussian", dim=4, variances=1) as index:
-        index.add(GALLERY[:10], names(10))
-        work = getattr(QdrantDriver, step)
-
-        def cut(*given: object) -> None:
-            if step == "insert":  # half of it is there
-                work(*given)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(QdrantDriver, step, cut)
-            with pytest.raises(KeyboardInterrupt):
-                index.update(GALLERY[20:24], names(4))
-    with open_index(name, writable=True) as index:
-        expected = list(range(10)) if step == "insert" else list(range(4, 14))
-        assert (index.rows.tolist(), len(index)) == (expected, 10)
-        assert [row for row, _ in index._driver.labels(0, 99)] == expected  # type: ignore[attr-defined]
 
 
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
@@ -93,4 +68,4 @@ def test_what_it_cannot_be_is_refused(tmp_path: Path) -> None:
     client.close()
     with pytest.raises(InputError, match="that is none of doubtless's"):
         create_index_at(f"qdrant:{tmp_path}/theirs", family="point", dim=4)
-    assert Address.parse("qdrant:http://me@h:1/x").beside("work") == Path(".qdrant-h-1-x.work")
+    assert QDRANT.parse("qdrant:http://me@h:1/x").beside("work") == Path(".qdrant-h-1-x.work")

@@ -16,13 +16,12 @@ from typing import Any, Self
 import numpy as np
 
 from doubtless.errors import InputError, StoreError
-from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
-from doubtless.index.remote.driver import ITEMS, PARTS, Driver, NothingThere, Part, Record
+from doubtless.index.remote.driver import ITEMS, PARTS, Driver, NothingThere, Part, Record, Wanted
 from doubtless.index.remote.facts import Clause, clauses, filter_keys_of, key_of
 from doubtless.index.remote.vectors import FIELD_OF, widths
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 PREFIX = "lancedb:"
 KEPT = timedelta(minutes=10)  # versions that somebody may still read
@@ -207,26 +206,18 @@ class LanceDriver(Driver):
         found = self._query(ITEMS, f"row IN ({_numbers(rows)})", ["row", "label", "numbers"])
         return [_record(*one) for one in zip(*found, strict=True)]
 
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
         """One call for all queries, which looks at every item."""
         if not len(vectors):
             return []
-        conditions = [f"({_said(clause)})" for clause in clauses(where or {}, label_names)]
-        conditions += [] if before is None else [f"row < {before}"]
+        conditions = [f"({_said(clause)})" for clause in clauses(wanted.where or {}, wanted.label_names)]
+        conditions += [] if wanted.before is None else [f"row < {wanted.before}"]
         hits_of: list[list[Record]] = [[] for _ in vectors]
         with self._translated():
-            asked = self._table(ITEMS).search(list(vectors), vector_column_name=FIELD_OF[score])
-            asked = asked.distance_type("dot").limit(count).select(["row", "label", "numbers", "_distance"])
+            asked = self._table(ITEMS).search(list(vectors), vector_column_name=FIELD_OF[wanted.score])
+            asked = (
+                asked.distance_type("dot").limit(wanted.most).select(["row", "label", "numbers", "_distance"])
+            )
             if conditions:
                 asked = asked.where(" AND ".join(conditions), prefilter=True)
             found = asked.to_arrow()

@@ -12,85 +12,23 @@ import atexit
 import contextlib
 import logging
 import os
-import re
 import shutil
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from doubtless.errors import InputError, StoreError
+from doubtless.index.remote.address import Address, Scheme
 from doubtless.index.remote.driver import NothingThere
 from doubtless.index.settings import DATABASE
-
-PREFIX = "milvus:"
-COLLECTION = "doubtless"
-"""The collection where the address names none."""
-
-_SERVER = re.compile(r"https?://", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
-
-
-@dataclass(frozen=True)
-class Address:
-    """An address, taken apart: a server's, or the path of a file."""
-
-    name: str
-    """As it was given."""
-    server: str | None
-    file: Path | None
-    collection: str = COLLECTION
-
-    @classmethod
-    def parse(cls, name: str | Path) -> Address:
-        """Takes a name apart; what can be none is refused.
-
-        >>> Address.parse("milvus:http://localhost:19530/shoes").collection
-        'shoes'
-        >>> Address.parse("milvus:gallery.db").file
-        PosixPath('gallery.db')
-        """
-        name = str(name)
-        rest = name.removeprefix(PREFIX)
-        if not rest:
-            raise InputError(f"{name!r} names no place; accepted: milvus:PATH or milvus:http://host:port.")
-        if not _SERVER.match(rest):
-            return cls(name, None, Path(rest))
-        parts = urlsplit(rest)
-        collection = parts.path.strip("/") or COLLECTION
-        if not parts.hostname or parts.query or parts.fragment or not _NAME.fullmatch(collection):
-            raise InputError(
-                f"{name!r} is no address of an index in Milvus; accepted: milvus:http://host:port or "
-                "milvus:http://host:port/COLLECTION, its name of letters, digits and _."
-            )
-        return cls(name, f"{parts.scheme}://{parts.netloc}", None, collection)
-
-    @property
-    def catalog(self) -> str:
-        """The collection that holds what is no item: settings, names of labels, attachments."""
-        return f"{self.collection}_parts"
-
-    @property
-    def place(self) -> str:
-        """The same for all names of one index."""
-        return f"{self.server or ''}{'' if self.file is None else self.file.resolve()} {self.collection}"
-
-    def beside(self, ending: str) -> Path:
-        """A hidden folder for work on this index: beside its file, or for a server where the command runs."""
-        if self.file is not None:
-            return self.file.with_name(f".{self.file.name}.{ending}")
-        assert self.server is not None
-        host = re.sub(r"[^A-Za-z0-9.-]+", "-", urlsplit(self.server).netloc.rpartition("@")[2])
-        return Path(f".milvus-{host}-{self.collection}.{ending}")
-
 
 PATIENCE = 30.0  # seconds for one call
 TOKEN = "DOUBTLESS_MILVUS_TOKEN"
 """The environment's variable with a server's token, "user:password" or an API key."""
+MILVUS = Scheme("milvus", "Milvus", letters="_", secret=TOKEN)
 
 
 class Connection:
@@ -100,8 +38,8 @@ class Connection:
         self.address = address
         client = _pymilvus().MilvusClient
         self._server = None
-        if address.file is not None:
-            self._server = _LiteServer.of(address.file, may_create=may_create)
+        if address.local is not None:
+            self._server = _LiteServer.of(address.local, may_create=may_create)
         uri = address.server if self._server is None else self._server.uri
         try:
             with self._translated():

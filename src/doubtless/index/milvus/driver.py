@@ -10,11 +10,10 @@ from typing import Any, Self
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
 from doubtless.index.milvus.conditions import expression
-from doubtless.index.milvus.connection import Address, Connection
+from doubtless.index.milvus.connection import MILVUS, Connection
 from doubtless.index.milvus.tables import (
     CATALOG_FIELDS,
     FILTER_KEYS,
@@ -25,10 +24,10 @@ from doubtless.index.milvus.tables import (
     drop_collections,
     query_parameters,
 )
-from doubtless.index.remote.driver import ITEMS, PARTS, Driver, Part, Record
+from doubtless.index.remote.driver import ITEMS, PARTS, Driver, Part, Record, Wanted
 from doubtless.index.remote.facts import filter_keys_of, key_of
 from doubtless.index.remote.vectors import FIELD_OF
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 FLUSHED = 20_000  # new rows after which Milvus Lite puts them into segments; it searches those faster
 
@@ -41,12 +40,12 @@ class MilvusDriver(Driver):
     def __init__(self, connection: Connection) -> None:
         self._connection, self._unflushed = connection, 0
         self.name = connection.address.name
-        self._items, self._parts = connection.address.collection, connection.address.catalog
+        self._items, self._parts = connection.address.collection, connection.address.parts
 
     @classmethod
     def connect(cls, name: str | Path, *, may_create: bool = False) -> Self:
         """A client of a server, or of the one this process runs for a file."""
-        return cls(Connection(Address.parse(name), may_create=may_create))
+        return cls(Connection(MILVUS.parse(name), may_create=may_create))
 
     def has(self, table: str) -> bool:
         """Known by its columns, not by its description, which Milvus Lite forgets."""
@@ -87,7 +86,7 @@ class MilvusDriver(Driver):
 
     def size(self) -> int | None:
         """Of a file."""
-        file = self._connection.address.file
+        file = self._connection.address.local
         return None if file is None else sum(one.stat().st_size for one in file.rglob("*") if one.is_file())
 
     # -- parts ---------------------------------------------------------------------------------------
@@ -140,7 +139,7 @@ class MilvusDriver(Driver):
         ]
         self._connection.call("insert", self._items, rows)
         self._unflushed += len(rows)
-        if self._unflushed >= FLUSHED and self._connection.address.file is not None:
+        if self._unflushed >= FLUSHED and self._connection.address.local is not None:
             self._flush()
 
     def delete_rows(self, rows: Sequence[int]) -> None:
@@ -171,32 +170,22 @@ class MilvusDriver(Driver):
         found = self._query(self._items, f"row in {list(rows)}", ["row", "label", "numbers"])
         return [_record(row["row"], row, settings) for row in found]
 
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
         """One call for all queries."""
-        conditions = [expression(where, label_names)] if where else []
-        conditions += [] if before is None else [f"(row < {before})"]
-        vectors, parameters = query_parameters(vectors, settings, score, limit=count)
+        conditions = [expression(wanted.where, wanted.label_names)] if wanted.where else []
+        conditions += [] if wanted.before is None else [f"(row < {wanted.before})"]
+        vectors, parameters = query_parameters(vectors, wanted)
         hits_of = self._connection.call(
             "search",
             self._items,
             data=list(_wide(vectors)),
-            anns_field=FIELD_OF[score],
+            anns_field=FIELD_OF[wanted.score],
             filter=" and ".join(conditions),
-            limit=count,
+            limit=wanted.most,
             output_fields=["label", "numbers"],
             search_params=parameters,
         )
-        return [[_record(hit["row"], hit["entity"], settings) for hit in hits] for hits in hits_of]
+        return [[_record(hit["row"], hit["entity"], wanted.settings) for hit in hits] for hits in hits_of]
 
     # -- inside --------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from doubtless.index.milvus.connection import Address
+from doubtless.index.milvus.connection import MILVUS
 from doubtless.index.milvus.driver import MilvusDriver
 from doubtless.index.remote.index import RemoteIndex
 
@@ -24,9 +24,9 @@ class MilvusIndex(RemoteIndex):
     @classmethod
     def place(cls, name: str | Path) -> str:
         """Server or file, and collection."""
-        return Address.parse(name).place
+        return MILVUS.parse(name).place
 
     @classmethod
     def beside(cls, name: str | Path, ending: str) -> Path:
         """A hidden folder for work on this index: beside its file, or for a server where the command runs."""
-        return Address.parse(name).beside(ending)
+        return MILVUS.parse(name).beside(ending)

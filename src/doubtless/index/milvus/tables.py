@@ -17,8 +17,9 @@ from doubtless.errors import InputError
 from doubtless.index.forms import Floats
 from doubtless.index.milvus.connection import Connection
 from doubtless.index.proposals import CARE, LINKS
+from doubtless.index.remote.driver import Wanted
 from doubtless.index.remote.vectors import kind_of, searching_vectors, widths
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 OURS = "An index of doubtless; change it with doubtless only."
 TEXT = 65_535  # bytes: the longest text of Milvus
@@ -67,22 +68,23 @@ def create_collections(connection: Connection, settings: Settings) -> None:
     catalog.add_field("number", DataType.INT64)
     catalog.add_field("text", DataType.VARCHAR, max_length=TEXT)
     catalog.add_field("nothing", DataType.FLOAT_VECTOR, dim=2)  # Milvus wants a vector in every collection
-    _create(connection, address.catalog, catalog, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
+    _create(connection, address.parts, catalog, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
 
 
 def drop_collections(connection: Connection) -> None:
     """Both; the one with the state goes first, so that what is left of a cut-off drop is no index."""
-    for name in (connection.address.catalog, connection.address.collection):
+    for name in (connection.address.parts, connection.address.collection):
         if connection.call("has_collection", name):
             connection.call("drop_collection", name)
 
 
-def query_parameters(
-    vectors: Floats, settings: Settings, score: IndexScore, *, limit: int
-) -> tuple[Floats, dict[str, Any]]:
+def query_parameters(vectors: Floats, wanted: Wanted) -> tuple[Floats, dict[str, Any]]:
     """Queries as the field of the score wants them, and Milvus's parameters of the search."""
-    vectors = searching_vectors(vectors, settings, score)
-    effort = {"flat": {}, "hnsw": {"ef": max(EFFORT, limit)}, "ivf": {"nprobe": PROBED}}[kind_of(settings)]
+    settings = wanted.settings
+    vectors = searching_vectors(vectors, settings, wanted.score)
+    effort = {"flat": {}, "hnsw": {"ef": max(EFFORT, wanted.most)}, "ivf": {"nprobe": PROBED}}[
+        kind_of(settings)
+    ]
     return vectors, {"metric_type": _metric(settings), "params": effort}
 
 

@@ -15,10 +15,19 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from doubtless.errors import InputError, StoreError
+from doubtless.index.remote.address import refuse_secrets
 
 TABLE = "doubtless"
 """The table where the address names none."""
+SECRET = "PGPASSWORD, or the file ~/.pgpass"
 PATIENCE = 10  # seconds to connect
+SILENCE = {
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""A server that has vanished is given up after a minute, not after the two hours of the system."""
 
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
@@ -28,7 +37,7 @@ class Address:
     """An address, taken apart."""
 
     name: str
-    """As it was given; it may hold a password."""
+    """As it was given."""
     server: str
     """For libpq."""
     table: str = TABLE
@@ -40,22 +49,24 @@ class Address:
         >>> Address.parse("postgres://me@localhost/shop?table=shoes").table
         'shoes'
         """
-        parts = urlsplit(str(name))
+        name = str(name)
+        refuse_secrets(name, instead=SECRET)
+        parts = urlsplit(name)
         options = parse_qsl(parts.query)
         table = dict(options).get("table", TABLE)
-        if not str(name).startswith("postgres://") or not _NAME.fullmatch(table):
+        if not name.startswith("postgres://") or not _NAME.fullmatch(table):
             raise InputError(
-                f"{shown(str(name))!r} is no address of an index in PostgreSQL; accepted: "
+                f"{name!r} is no address of an index in PostgreSQL; accepted: "
                 "postgres://user@host:port/database or postgres://…?table=NAME, its name of small letters, digits "
                 "and _."
             )
-        rest = urlencode([option for option in options if option[0] != "table"])
-        return cls(str(name), urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")), table)
+        rest = urlencode(sorted(option for option in options if option[0] != "table"))
+        return cls(name, urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")), table)
 
-
-def shown(name: str) -> str:
-    """An address without its password."""
-    return re.sub(r"(//[^/@:]*):[^/@]*@", r"\1@", name)
+    @property
+    def place(self) -> str:
+        """The same for all names of one index."""
+        return f"{self.server} {self.table}"
 
 
 class Sessions:
@@ -76,30 +87,61 @@ class Sessions:
         if current is not None:
             yield current
             return
-        with self._translated():
-            connection = self._idle.pop() if self._idle else self._connected()
-        self._mine.connection = connection
-        try:
-            with self._translated(), connection.transaction():
+        with self._translated(), contextlib.ExitStack() as stack:
+            connection = self._begun(stack)
+            self._mine.connection = connection
+            try:
                 yield connection
-        finally:
-            self._mine.connection = None
-            if self._is_open and not connection.closed:
-                self._idle.append(connection)
-            else:
-                connection.close()
+            finally:
+                self._mine.connection = None
 
     def close(self) -> None:
         """All that are not in use; those that are go when they are done."""
         self._is_open = False
-        while self._idle:
-            self._idle.pop().close()
+        while (connection := self._kept()) is not None:
+            connection.close()
+
+    def _begun(self, stack: contextlib.ExitStack) -> Any:
+        """A connection whose transaction the stack ends. One that died while it was kept is replaced."""
+        while (connection := self._kept()) is not None:
+            with contextlib.suppress(_psycopg().OperationalError):
+                return self._begin(connection, stack)
+        return self._begin(self._connected(), stack)
+
+    def _begin(self, connection: Any, stack: contextlib.ExitStack) -> Any:
+        transaction = connection.transaction()
+        try:
+            transaction.__enter__()
+        except BaseException:
+            connection.close()
+            raise
+        stack.callback(self._keep, connection)
+        stack.push(transaction)
+        return connection
+
+    def _kept(self) -> Any | None:
+        with contextlib.suppress(IndexError):  # another thread may take the last one
+            return self._idle.pop()
+        return None
+
+    def _keep(self, connection: Any) -> None:
+        if self._is_open and not connection.closed:
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     def _connected(self) -> Any:
         psycopg = _psycopg()
-        connection = psycopg.connect(self.address.server, connect_timeout=PATIENCE, autocommit=True)
+        connection = psycopg.connect(
+            self.address.server, connect_timeout=PATIENCE, autocommit=True, **self._silence()
+        )
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         return connection
+
+    def _silence(self) -> dict[str, int]:
+        """What the address does not say itself."""
+        said = dict(parse_qsl(urlsplit(self.address.server).query))
+        return {name: value for name, value in SILENCE.items() if name not in said}
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -107,7 +149,7 @@ class Sessions:
             yield
         except _psycopg().Error as error:
             raise StoreError(
-                f"PostgreSQL at {shown(self.address.name)} did not do what was asked ({str(error).strip()}); "
+                f"PostgreSQL at {self.address.name} did not do what was asked ({str(error).strip()}); "
                 "nothing that was stored before is lost. Is the server there, and has it pgvector and disk space?"
             ) from error
 

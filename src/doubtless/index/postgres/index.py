@@ -17,14 +17,14 @@ from typing import Any, Self
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.filters import Where, accepted_filter, label_codes
+from doubtless.index.filters import accepted_filter, label_codes
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
-from doubtless.index.postgres.connection import Address, Sessions, shown
-from doubtless.index.remote.driver import ITEMS, Driver, Part, Record
+from doubtless.index.postgres.connection import Address, Sessions
+from doubtless.index.remote.driver import ITEMS, Driver, Part, Record, Wanted
 from doubtless.index.remote.index import RemoteIndex
 from doubtless.index.remote.vectors import FIELD_OF, is_lifted, kind_of, searching_vectors, widths
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 WIDEST, WIDEST_INDEXED = 16_000, 2_000  # numbers per vector of pgvector, and of its approximate indexes
 EFFORT = 128  # candidates HNSW keeps
@@ -40,8 +40,11 @@ class PostgresDriver(Driver):
     deepest = 1_000_000
 
     def __init__(self, sessions: Sessions) -> None:
-        self._sessions, self._table = sessions, sessions.address.table
-        self.name = sessions.address.name
+        self._sessions, self.name = sessions, sessions.address.name
+        table = sessions.address.table
+        # In quotes: a table may be called "user".
+        self._items, self._numbers, self._parts = (f'"{table}{end}"' for end in ("", "_numbers", "_parts"))
+        self._lock = f"doubtless {table}"
 
     @classmethod
     def connect(cls, name: str | Path, *, may_create: bool = False) -> Self:
@@ -54,7 +57,7 @@ class PostgresDriver(Driver):
         with self._sessions.transaction() as connection:
             # What is read after the lock is read anew: the one moment of a reader would be from before it.
             connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"doubtless {self._table}"])
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [self._lock])
             yield
 
     @contextlib.contextmanager
@@ -67,16 +70,12 @@ class PostgresDriver(Driver):
 
     def has(self, table: str) -> bool:
         """Known by its columns."""
-        name, wanted = (
-            (self._table, ITEM_COLUMNS) if table == ITEMS else (f"{self._table}_parts", PART_COLUMNS)
-        )
+        name, wanted = (self._items, ITEM_COLUMNS) if table == ITEMS else (self._parts, PART_COLUMNS)
         found = self._all(
             "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0", [name]
         )
         if found and not {column for (column,) in found} >= wanted:
-            raise InputError(
-                f"{shown(self.name)} has a table {name!r} that is none of doubtless's; name another."
-            )
+            raise InputError(f"{self.name} has a table {name} that is none of doubtless's; name another.")
         return bool(found)
 
     @classmethod
@@ -97,25 +96,25 @@ class PostgresDriver(Driver):
         columns = "".join(f", {name} vector({width}) NOT NULL" for name, width in vectors.items())
         self._do("CREATE EXTENSION IF NOT EXISTS vector")
         self._do(
-            f"CREATE TABLE {self._table} (row bigint PRIMARY KEY, id text NOT NULL, label bigint NOT NULL, "
+            f"CREATE TABLE {self._items} (row bigint PRIMARY KEY, id text NOT NULL, label bigint NOT NULL, "
             f"path text, metadata text, facts jsonb NOT NULL{columns})"
         )
-        self._do(f"CREATE TABLE {self._table}_numbers (row bigint PRIMARY KEY, numbers bytea NOT NULL)")
+        self._do(f"CREATE TABLE {self._numbers} (row bigint PRIMARY KEY, numbers bytea NOT NULL)")
         self._do(
-            f"CREATE TABLE {self._table}_parts (key text PRIMARY KEY, kind text NOT NULL, "
+            f"CREATE TABLE {self._parts} (key text PRIMARY KEY, kind text NOT NULL, "
             "number bigint NOT NULL, text text NOT NULL)"
         )
         # By hash: an id may be longer than a page of a tree.
-        self._do(f"CREATE INDEX ON {self._table} USING hash (id)")
-        self._do(f"CREATE INDEX ON {self._table} (label)")
+        self._do(f"CREATE INDEX ON {self._items} USING hash (id)")
+        self._do(f"CREATE INDEX ON {self._items} (label)")
         for score, name in FIELD_OF.items():
             if kind_of(settings) == "hnsw" and name in vectors:
                 kind = "vector_l2_ops" if is_lifted(settings, score) else "vector_ip_ops"
-                self._do(f"CREATE INDEX ON {self._table} USING hnsw ({name} {kind})")
+                self._do(f"CREATE INDEX ON {self._items} USING hnsw ({name} {kind})")
 
     def drop(self) -> None:
         """All."""
-        self._do(f"DROP TABLE IF EXISTS {self._table}_parts, {self._table}_numbers, {self._table}")
+        self._do(f"DROP TABLE IF EXISTS {self._parts}, {self._numbers}, {self._items}")
 
     def close(self) -> None:
         """Lets go of the server."""
@@ -123,7 +122,7 @@ class PostgresDriver(Driver):
 
     def size(self) -> int | None:
         """Of the tables with their indexes."""
-        names = [self._table, f"{self._table}_numbers", f"{self._table}_parts"]
+        names = [self._items, self._numbers, self._parts]
         return int(
             self._all("SELECT sum(pg_total_relation_size(t::regclass)) FROM unnest(%s::text[]) t", [names])[
                 0
@@ -134,23 +133,23 @@ class PostgresDriver(Driver):
 
     def read_parts(self, keys: Sequence[str]) -> dict[str, str]:
         """Key → text, of those that are there."""
-        return dict(self._all(f"SELECT key, text FROM {self._table}_parts WHERE key = ANY(%s)", [list(keys)]))
+        return dict(self._all(f"SELECT key, text FROM {self._parts} WHERE key = ANY(%s)", [list(keys)]))
 
     def parts_of(self, kind: str) -> dict[str, str]:
         """Key → text, of a kind."""
-        return dict(self._all(f"SELECT key, text FROM {self._table}_parts WHERE kind = %s", [kind]))
+        return dict(self._all(f"SELECT key, text FROM {self._parts} WHERE kind = %s", [kind]))
 
     def write_parts(self, parts: Sequence[Part]) -> None:
         """In place of what has their keys."""
         self._many(
-            f"INSERT INTO {self._table}_parts VALUES (%s, %s, %s, %s) ON CONFLICT (key) DO UPDATE "
+            f"INSERT INTO {self._parts} VALUES (%s, %s, %s, %s) ON CONFLICT (key) DO UPDATE "
             "SET kind = excluded.kind, number = excluded.number, text = excluded.text",
             parts,
         )
 
     def delete_parts(self, keys: Sequence[str]) -> None:
         """Those that are there."""
-        self._do(f"DELETE FROM {self._table}_parts WHERE key = ANY(%s)", [list(keys)])
+        self._do(f"DELETE FROM {self._parts} WHERE key = ANY(%s)", [list(keys)])
 
     # -- items ---------------------------------------------------------------------------------------
 
@@ -172,34 +171,34 @@ class PostgresDriver(Driver):
             for row, field, *vector in zip(rows, fields, *texts, strict=True)
         ]
         columns = ", ".join(["row", "id", "label", "path", "metadata", "facts", *searched])
-        self._copy(f"{self._table} ({columns})", items)
+        self._copy(f"{self._items} ({columns})", items)
         numbers = (
             (row, one.astype("<f4").tobytes()) for row, one in zip(rows, vectors["numbers"], strict=True)
         )
-        self._copy(f"{self._table}_numbers (row, numbers)", numbers)
+        self._copy(f"{self._numbers} (row, numbers)", numbers)
 
     def delete_rows(self, rows: Sequence[int]) -> None:
         """Those that are there."""
-        for table in (self._table, f"{self._table}_numbers"):
+        for table in (self._items, self._numbers):
             self._do(f"DELETE FROM {table} WHERE row = ANY(%s)", [list(rows)])
 
     def delete_from(self, row: int) -> None:
         """All rows from this one on; there are none of a transaction that was cut off."""
-        for table in (self._table, f"{self._table}_numbers"):
+        for table in (self._items, self._numbers):
             self._do(f"DELETE FROM {table} WHERE row >= %s", [row])
 
     def rows_named(self, ids: Sequence[str]) -> Iterable[tuple[str, int]]:
         """Id and row of all rows that have one of the ids."""
-        return self._all(f"SELECT id, row FROM {self._table} WHERE id = ANY(%s)", [list(ids)])
+        return self._all(f"SELECT id, row FROM {self._items} WHERE id = ANY(%s)", [list(ids)])
 
     def labels(self, start: int, stop: int) -> Iterable[tuple[int, int]]:
         """Row and label code of all rows in a range."""
-        return self._all(f"SELECT row, label FROM {self._table} WHERE row >= %s AND row < %s", [start, stop])
+        return self._all(f"SELECT row, label FROM {self._items} WHERE row >= %s AND row < %s", [start, stop])
 
     def fields(self, rows: Sequence[int]) -> dict[int, Fields]:
         """What is stored beside the numbers, of those that are there."""
         found = self._all(
-            f"SELECT row, id, nullif(label, -1), path, metadata FROM {self._table} WHERE row = ANY(%s)",
+            f"SELECT row, id, nullif(label, -1), path, metadata FROM {self._items} WHERE row = ANY(%s)",
             [list(rows)],
         )
         return {row: Fields(*field) for row, *field in found}
@@ -207,36 +206,29 @@ class PostgresDriver(Driver):
     def records(self, rows: Sequence[int], settings: Settings) -> Iterable[Record]:
         """Labels and numbers, of those that are there."""
         found = self._all(
-            f"SELECT row, label, numbers FROM {self._table} JOIN {self._table}_numbers USING (row) "
+            f"SELECT row, label, numbers FROM {self._items} JOIN {self._numbers} USING (row) "
             "WHERE row = ANY(%s)",
             [list(rows)],
         )
         return [Record(row, label, np.frombuffer(numbers, "<f4")) for row, label, numbers in found]
 
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
-        """One statement per query: the planner sees each vector, and uses an index where there is one."""
-        condition, values = _condition(where, label_names, before)
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
+        """One statement per query. Its limit is written out: a plan for any limit would join all numbers."""
+        settings, score = wanted.settings, wanted.score
+        condition, values = _condition(wanted)
         operator = "<->" if is_lifted(settings, score) else "<#>"
         command = (
-            f"SELECT row, label, numbers FROM (SELECT row, label FROM {self._table} {condition} "
-            f"ORDER BY {FIELD_OF[score]} {operator} %s::vector LIMIT %s) AS found "
-            f"JOIN {self._table}_numbers USING (row)"
+            f"SELECT row, label, numbers FROM (SELECT row, label FROM {self._items} {condition} "
+            f"ORDER BY {FIELD_OF[score]} {operator} %s::vector LIMIT {wanted.most:d}) AS found "
+            f"JOIN {self._numbers} USING (row)"
         )
         hits_of = []
         with self._sessions.transaction() as connection:
-            self._make_effort(connection, kind_of(settings), count)
+            self._make_effort(connection, kind_of(settings), wanted.most)
             for vector in searching_vectors(vectors, settings, score):
-                found = connection.execute(command, [*values, _text(vector), count], binary=True).fetchall()
+                found = connection.execute(
+                    command, [*values, _text(vector)], binary=True
+                ).fetchall()
                 hits_of.append([Record(row, label, np.frombuffer(some, "<f4")) for row, label, some in found])
         return hits_of
 
@@ -282,9 +274,9 @@ class PostgresIndex(RemoteIndex):
     driver = PostgresDriver
 
     @classmethod
-    def beside(cls, name: str | Path, ending: str) -> Path:
-        """A hidden folder where the command runs; its name has no password in it."""
-        return super().beside(shown(str(name)), ending)
+    def place(cls, name: str | Path) -> str:
+        """Server, database and table."""
+        return Address.parse(name).place
 
 
 def _code(field: Fields) -> int:
@@ -296,19 +288,19 @@ def _text(vector: Floats) -> str:
     return "[" + ",".join(map("{:.9g}".format, vector.tolist())) + "]"
 
 
-def _condition(where: Where | None, label_names: Sequence[str], before: int | None) -> tuple[str, list[Any]]:
+def _condition(wanted: Wanted) -> tuple[str, list[Any]]:
     """SQL of a filter, with its values. JSONB compares as filters do: 2 is 2.0, and true is not 1."""
     clauses, values = [], list[Any]()
-    for name, wanted in accepted_filter(where or {}).items():
+    for name, accepted in accepted_filter(wanted.where or {}).items():
         if name == "label":
             clauses.append("label = ANY(%s)")
-            values.append(sorted(label_codes(wanted, list(label_names))))
+            values.append(sorted(label_codes(accepted, list(wanted.label_names))))
             continue
-        absent = " OR facts -> %s IS NULL OR facts -> %s = 'null'" if None in wanted else ""
+        absent = " OR facts -> %s IS NULL OR facts -> %s = 'null'" if None in accepted else ""
         clauses.append(f"(facts -> %s = ANY(%s::jsonb[]){absent})")
-        plain = [json.dumps(one) for one in wanted if one is not None and "\0" not in str(one)]
+        plain = [json.dumps(one) for one in accepted if one is not None and "\0" not in str(one)]
         values += [name, plain, *([name, name] if absent else [])]
-    if before is not None:
+    if wanted.before is not None:
         clauses.append("row < %s")
-        values.append(before)
+        values.append(wanted.before)
     return f"WHERE {' AND '.join(clauses)}" if clauses else "", values

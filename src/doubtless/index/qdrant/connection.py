@@ -10,77 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from doubtless.errors import InputError, StoreError
+from doubtless.index.remote.address import Address, Scheme
 from doubtless.index.remote.driver import NothingThere
 
-PREFIX = "qdrant:"
-COLLECTION = "doubtless"
-"""The collection where the address names none."""
 META = "meta.json"
 """By this file a folder of the local mode is known."""
 PATIENCE = 30  # seconds for one call
 KEY = "DOUBTLESS_QDRANT_KEY"
 """The environment's variable with a server's API key."""
-
-_SERVER = re.compile(r"https?://", re.IGNORECASE)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,199}")
-
-
-@dataclass(frozen=True)
-class Address:
-    """An address, taken apart: a server's, or the path of a folder."""
-
-    name: str
-    """As it was given."""
-    server: str | None
-    folder: Path | None
-    collection: str = COLLECTION
-
-    @classmethod
-    def parse(cls, name: str | Path) -> Address:
-        """Takes a name apart; what can be none is refused.
-
-        >>> Address.parse("qdrant:http://localhost:6333/shoes").collection
-        'shoes'
-        >>> Address.parse("qdrant:gallery").folder
-        PosixPath('gallery')
-        """
-        name = str(name)
-        rest = name.removeprefix(PREFIX)
-        if not rest:
-            raise InputError(f"{name!r} names no place; accepted: qdrant:PATH or qdrant:http://host:port.")
-        if not _SERVER.match(rest):
-            return cls(name, None, Path(rest))
-        parts = urlsplit(rest)
-        collection = parts.path.strip("/") or COLLECTION
-        if not parts.hostname or parts.query or parts.fragment or not _NAME.fullmatch(collection):
-            raise InputError(
-                f"{name!r} is no address of an index in Qdrant; accepted: qdrant:http://host:port or "
-                "qdrant:http://host:port/COLLECTION, its name of letters, digits, - and _."
-            )
-        return cls(name, f"{parts.scheme}://{parts.netloc}", None, collection)
-
-    @property
-    def place(self) -> str:
-        """The same for all names of one index."""
-        return f"{self.server or ''}{'' if self.folder is None else self.folder.resolve()} {self.collection}"
-
-    def beside(self, ending: str) -> Path:
-        """A hidden folder for work on this index: beside its folder, or for a server where the command runs."""
-        if self.folder is not None:
-            return self.folder.with_name(f".{self.folder.name}.{ending}")
-        assert self.server is not None
-        host = re.sub(r"[^A-Za-z0-9.-]+", "-", urlsplit(self.server).netloc.rpartition("@")[2])
-        return Path(f".qdrant-{host}-{self.collection}.{ending}")
+QDRANT = Scheme("qdrant", "Qdrant", letters="_-", secret=KEY)
 
 
 class Connection:
@@ -91,7 +36,7 @@ class Connection:
         qdrant_client = client_package()
         self._shared: _Folder | None = None
         with self._translated():
-            if address.folder is None:
+            if address.local is None:
                 self._client = qdrant_client.QdrantClient(
                     url=address.server,
                     api_key=os.environ.get(KEY),
@@ -100,7 +45,7 @@ class Connection:
                 )
                 self._client.get_collections()  # a server that cannot be reached is told at once
             else:
-                self._shared = _Folder.of(address.folder, may_create=may_create)
+                self._shared = _Folder.of(address.local, may_create=may_create)
                 self._client = self._shared.client
 
     def call(self, verb: str, /, *arguments: Any, **named: Any) -> Any:
@@ -113,7 +58,7 @@ class Connection:
         if self._shared is not None:
             self._shared.leave()
             self._shared = None
-        elif self.address.folder is None:
+        elif self.address.local is None:
             self._client.close()
 
     @contextlib.contextmanager
@@ -153,7 +98,7 @@ class _Folder:
     @classmethod
     def of(cls, folder: Path, *, may_create: bool) -> _Folder:
         """The one that is open, or a new one; each `of` is ended by a `leave`."""
-        folder = folder.absolute()
+        folder = folder.resolve()  # two names of one folder are one
         _refuse_other_things(folder, may_create=may_create)
         with cls._mutex:
             if folder not in cls._open:

@@ -15,15 +15,14 @@ from typing import Any, Self
 import numpy as np
 
 from doubtless.errors import InputError
-from doubtless.index.filters import Where
 from doubtless.index.forms import Floats
 from doubtless.index.items import Fields
 from doubtless.index.proposals import CARE, LINKS
-from doubtless.index.qdrant.connection import Address, Connection
-from doubtless.index.remote.driver import ITEMS, Driver, Part, Record, groups
+from doubtless.index.qdrant.connection import QDRANT, Connection
+from doubtless.index.remote.driver import ITEMS, Driver, Part, Record, Wanted, groups
 from doubtless.index.remote.facts import Clause, clauses, filter_keys_of, key_of
 from doubtless.index.remote.vectors import FIELD_OF, is_lifted, kind_of, searching_vectors, widths
-from doubtless.index.settings import IndexScore, Settings
+from doubtless.index.settings import Settings
 
 WIDEST = 65_535  # numbers per vector of Qdrant
 EFFORT = 128  # candidates HNSW keeps
@@ -38,17 +37,18 @@ class QdrantDriver(Driver):
     product = "Qdrant"
     text_bytes = 250_000  # 64 of these fit into one request
     deepest = 1_000_000
+    sent_bytes = 4_000_000  # as JSON five times as many; a server takes 32 MiB
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.name = connection.address.name
         self._items = connection.address.collection
-        self._parts = f"{self._items}_parts"
+        self._parts = connection.address.parts
 
     @classmethod
     def connect(cls, name: str | Path, *, may_create: bool = False) -> Self:
         """A client of a server, or of a folder."""
-        return cls(Connection(Address.parse(name), may_create=may_create))
+        return cls(Connection(QDRANT.parse(name), may_create=may_create))
 
     # -- the collections -----------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class QdrantDriver(Driver):
         nothing = models.VectorParams(size=1, distance=models.Distance.DOT, hnsw_config=unlinked)
         self._connection.call("create_collection", self._items, vectors_config=vectors)
         self._connection.call("create_collection", self._parts, vectors_config={"nothing": nothing})
-        if self._connection.address.folder is None:  # the local mode has no indexes of payload
+        if self._connection.address.local is None:  # the local mode has no indexes of payload
             for table, name, kind in (
                 (self._items, "key", "integer"),
                 (self._items, "label", "integer"),
@@ -119,11 +119,11 @@ class QdrantDriver(Driver):
 
     def searched_by(self, settings: Settings) -> str:
         """The local mode looks at every item whatever was asked for."""
-        return "flat" if self._connection.address.folder is not None else super().searched_by(settings)
+        return "flat" if self._connection.address.local is not None else super().searched_by(settings)
 
     def size(self) -> int | None:
         """Of a folder."""
-        folder = self._connection.address.folder
+        folder = self._connection.address.local
         return (
             None if folder is None else sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
         )
@@ -188,7 +188,7 @@ class QdrantDriver(Driver):
 
         The local mode compares each item with each key: of many ids it is quicker to look at every item once.
         """
-        if self._connection.address.folder is not None and len(ids) > FEW:
+        if self._connection.address.local is not None and len(ids) > FEW:
             keys = None
         else:
             keys = _filter(must=[_matches("key", [key_of(name) for name in ids])])
@@ -212,37 +212,28 @@ class QdrantDriver(Driver):
         )
         return [_record(point) for point in found]
 
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
         """One call for all queries."""
         from qdrant_client import models
 
-        conditions: list[Any] = [_said(clause) for clause in clauses(where or {}, label_names)]
-        conditions += [] if before is None else [_between(None, before)]
-        linked = kind_of(settings) == "hnsw"
-        effort: Any = models.SearchParams(exact=not linked, hnsw_ef=max(EFFORT, count) if linked else None)
-        if self._connection.address.folder is not None:
+        conditions: list[Any] = [_said(clause) for clause in clauses(wanted.where or {}, wanted.label_names)]
+        conditions += [] if wanted.before is None else [_between(None, wanted.before)]
+        linked = kind_of(wanted.settings) == "hnsw"
+        care = max(EFFORT, wanted.most) if linked else None
+        effort: Any = models.SearchParams(exact=not linked, hnsw_ef=care)
+        if self._connection.address.local is not None:
             effort = None  # the local mode looks at every item, and warns of a wish for anything else
         requests = [
             models.QueryRequest(
                 query=vector.tolist(),
-                using=FIELD_OF[score],
+                using=FIELD_OF[wanted.score],
                 filter=_filter(must=conditions) if conditions else None,
                 params=effort,
-                limit=count,
+                limit=wanted.most,
                 with_payload=["label"],
                 with_vector=["numbers"],
             )
-            for vector in searching_vectors(vectors, settings, score)
+            for vector in searching_vectors(vectors, wanted.settings, wanted.score)
         ]
         found = self._connection.call("query_batch_points", self._items, requests=requests)
         return [[_record(point) for point in response.points] for response in found]
@@ -251,7 +242,7 @@ class QdrantDriver(Driver):
 
     def _scroll(self, table: str, condition: Any, payload: list[str]) -> Iterator[Any]:
         """The local mode goes through all points for every page, so it gives one."""
-        offset, together = None, TOGETHER if self._connection.address.folder is None else EVERYTHING
+        offset, together = None, TOGETHER if self._connection.address.local is None else EVERYTHING
         while True:
             points, offset = self._connection.call(
                 "scroll",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from doubtless.index.qdrant.connection import Address
+from doubtless.index.qdrant.connection import QDRANT
 from doubtless.index.qdrant.driver import QdrantDriver
 from doubtless.index.remote.index import RemoteIndex
 
@@ -22,9 +22,9 @@ class QdrantIndex(RemoteIndex):
     @classmethod
     def place(cls, name: str | Path) -> str:
         """Server or folder, and collection."""
-        return Address.parse(name).place
+        return QDRANT.parse(name).place
 
     @classmethod
     def beside(cls, name: str | Path, ending: str) -> Path:
         """A hidden folder for work on this index: beside its folder, or for a server where the command runs."""
-        return Address.parse(name).beside(ending)
+        return QDRANT.parse(name).beside(ending)

@@ -37,6 +37,21 @@ class Record(NamedTuple):
     numbers: Floats
 
 
+class Wanted(NamedTuple):
+    """What a search is for, whatever its queries are."""
+
+    most: int
+    """Items per query."""
+    settings: Settings
+    score: IndexScore
+    where: Where | None
+    """Only items that it holds for."""
+    label_names: Sequence[str]
+    """Code → name, of the labels that `where` may name."""
+    before: int | None = None
+    """Only rows below this one."""
+
+
 class Part(NamedTuple):
     """A text by its key; kind: "state", "label", "piece" or "part"."""
 
@@ -166,18 +181,8 @@ class Driver(ABC):
         """Labels and numbers, of those that are there."""
 
     @abstractmethod
-    def search(
-        self,
-        vectors: Floats,
-        count: int,
-        *,
-        settings: Settings,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
-        """The best `count` for queries (n, ·) among items a filter holds for and, if given, rows below `before`."""
+    def search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
+        """The best for queries (n, ·), which are those of an exact search, best first."""
 
     # -- for all -------------------------------------------------------------------------------------
 

@@ -24,7 +24,15 @@ from doubtless.index import search as searching
 from doubtless.index.base import Index
 from doubtless.index.construction import Standing, exists_already
 from doubtless.index.filters import Where
-from doubtless.index.forms import fitting, new_items, packed, packed_attachment, read_attachment, unpacked
+from doubtless.index.forms import (
+    Integers,
+    fitting,
+    new_items,
+    packed,
+    packed_attachment,
+    read_attachment,
+    unpacked,
+)
 from doubtless.index.items import (
     Fields,
     Incoming,
@@ -138,6 +146,12 @@ class RemoteIndex(Index):
         return self._state().items
 
     @property
+    def version(self) -> tuple[int, ...]:
+        """Another one after every change of items, from the state alone: every question asks for it."""
+        state = self._state()
+        return state.items, state.next_row
+
+    @property
     def label_names(self) -> list[str]:
         """Code → name, in the order in which they came."""
         return self._store.label_names(self._state())
@@ -145,16 +159,17 @@ class RemoteIndex(Index):
     @property
     def rows(self) -> Tensor:
         """(N,) rows of all items, rising."""
-        return torch.from_numpy(self._store.live(self._state())[0].copy())
+        return torch.from_numpy(self._live()[0].copy())
 
     @property
     def labels(self) -> Tensor:
         """(N,) label codes of all items in the order of `rows`, −1 without a label."""
-        return torch.from_numpy(self._store.live(self._state())[1].copy())
+        return torch.from_numpy(self._live()[1].copy())
 
     def described(self, rows: Sequence[int]) -> tuple[list[str], dict[int, Fields]]:
         """Names of labels, and what is stored beside the numbers at those of the rows that are there."""
-        return self._store.label_names(self._state()), self._store.fields(set(rows))
+        with self._driver.reading():
+            return self._store.label_names(self._state()), self._store.fields(set(rows))
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, int]:
         """Id → row, of those that are there."""
@@ -162,10 +177,20 @@ class RemoteIndex(Index):
 
     def embedding(self, rows: Rows | None = None) -> Embedding:
         """The stored distributions at rows, in their order, or of all items in the order of `rows`."""
-        wanted = whole_numbers(self.rows if rows is None else rows)
-        block = self._store.chosen(set(wanted))
+        with self._driver.reading():
+            wanted = whole_numbers(self.rows if rows is None else rows)
+            block = self._store.chosen(set(wanted))
         refuse_missing(wanted, block.rows.tolist())
         return unpacked(block.numbers[np.searchsorted(block.rows, wanted)], self.settings)
+
+    def directions(self, rows: Tensor) -> Tensor:
+        """Unit vectors (m, D) of the items at rows (m,), which may repeat; 0 of one that was removed meanwhile."""
+        some, place = rows.unique(return_inverse=True)
+        block = self._store.chosen(some.tolist())
+        found = torch.zeros(len(some), self.dim)
+        there = torch.from_numpy(np.searchsorted(some.numpy(), block.rows))
+        found[there] = unpacked(block.numbers, self.settings).direction.float()
+        return found[place]
 
     # -- changing ------------------------------------------------------------------------------------
 
@@ -276,6 +301,10 @@ class RemoteIndex(Index):
         if len(incoming):
             fields = incoming.fields(known, self._store)
             self._store.change(state, fields, vectors, removed=list(known.values()))
+
+    def _live(self) -> tuple[Integers, Integers]:
+        with self._driver.reading():
+            return self._store.live(self._state())
 
     def _state(self) -> State:
         self._refuse_closed()

@@ -8,18 +8,18 @@ was cut off after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from doubtless.errors import InputError
+from doubtless.errors import InputError, StoreError
 from doubtless.index.filters import Where
 from doubtless.index.forms import Block, Floats, Integers
 from doubtless.index.items import Fields
 from doubtless.index.remote.catalog import Catalog, State
-from doubtless.index.remote.driver import Driver, Record, groups
+from doubtless.index.remote.driver import Driver, Record, Wanted, groups
 from doubtless.index.settings import IndexScore, Settings
 
 SCANNED = 65_536  # row numbers looked through with one call
@@ -47,7 +47,10 @@ class RemoteStore:
     def state(self) -> State:
         """Where the index stands now."""
         state = self.catalog.read_state()
-        assert state is not None  # it was there when the index was opened, and nothing deletes it
+        if state is None:
+            raise StoreError(
+                f"The index {self.driver.name} is gone: somebody has deleted it since it was opened."
+            )
         return state
 
     def label_names(self, state: State | None = None) -> list[str]:
@@ -100,37 +103,20 @@ class RemoteStore:
                 f"{count:,}."
             )
         names = self.label_names(state) if where else []
-        hits_of = self._search(vectors, count, score, where, names, None)
+        wanted = Wanted(count, self.settings, score, where, names)
+        hits_of = self._search(vectors, wanted)
         if any(hit.row >= state.next_row for hits in hits_of for hit in hits):
             # An addition is under way: once more without its rows, which took the places of others.
-            hits_of = self._search(vectors, count, score, where, names, state.next_row)
+            hits_of = self._search(vectors, wanted._replace(before=state.next_row))
         rows = np.full((len(vectors), max([count, *map(len, hits_of)])), -1, np.int64)
         for query, hits in enumerate(hits_of):
             rows[query, : len(hits)] = [hit.row for hit in hits]
         return Proposals(rows, self._block([hit for hits in hits_of for hit in hits]))
 
-    def _search(
-        self,
-        vectors: Floats,
-        count: int,
-        score: IndexScore,
-        where: Where | None,
-        label_names: Sequence[str],
-        before: int | None,
-    ) -> list[list[Record]]:
-        hits_of: list[list[Record]] = []
-        size = min(self.driver.deepest, max(1, self._together // count))
-        for start in range(0, len(vectors), size):
-            hits_of += self.driver.search(
-                vectors[start : start + size],
-                count,
-                settings=self.settings,
-                score=score,
-                where=where,
-                label_names=label_names,
-                before=before,
-            )
-        return hits_of
+    def _search(self, vectors: Floats, wanted: Wanted) -> list[list[Record]]:
+        size = min(self.driver.deepest, max(1, self._together // wanted.most))
+        lots = (vectors[start : start + size] for start in range(0, len(vectors), size))
+        return [hits for lot in lots for hits in self.driver.search(lot, wanted)]
 
     # -- changes -------------------------------------------------------------------------------------
 
@@ -173,11 +159,14 @@ class RemoteStore:
     # -- inside --------------------------------------------------------------------------------------
 
     @property
+    def _item_bytes(self) -> int:
+        """Of the numbers of an item and its two vectors, which are hardly longer."""
+        return 12 * self.settings.width
+
+    @property
     def _together(self) -> int:
-        """Items with their numbers that are read or written with one call."""
-        return max(
-            1, self.driver.sent_bytes // (12 * self.settings.width)
-        )  # numbers, two vectors hardly longer
+        """Items with their numbers that are read with one call."""
+        return max(1, self.driver.sent_bytes // self._item_bytes)
 
     def _complete(self, state: State) -> State:
         if state.removing is None:
@@ -193,10 +182,22 @@ class RemoteStore:
     def _insert(self, first: int, fields: Sequence[Fields], vectors: dict[str, Floats]) -> None:
         for field in fields:
             self.driver.check_fields(field)
-        for places in groups(range(len(fields)), self._together):
-            part = slice(places[0], places[-1] + 1)
+        for part in self._lots(fields):
             some = {name: matrix[part] for name, matrix in vectors.items()}
-            self.driver.insert(first + places[0], fields[part], some)
+            self.driver.insert(first + part.start, fields[part], some)
+
+    def _lots(self, fields: Sequence[Fields]) -> Iterator[slice]:
+        """As many items as fit into one call with their numbers and texts, one at least."""
+        start = size = 0
+        for place, field in enumerate(fields):
+            texts = sum(len((text or "").encode()) for text in (field.id, field.path, field.metadata))
+            own = self._item_bytes + texts
+            if place > start and size + own > self.driver.sent_bytes:
+                yield slice(start, place)
+                start, size = place, 0
+            size += own
+        if fields:
+            yield slice(start, len(fields))
 
     def _block(self, records: Sequence[Record]) -> Block:
         one_of = {record.row: record for record in records}
