@@ -37,7 +37,7 @@ def serve(shop: str) -> subprocess.Popen[bytes]:
 
 def draw(browser: Browser, name: str, photo: str) -> None:
     """One verdict beside its photo, in few colours."""
-    page = browser.new_page(viewport={"width": 760, "height": 410}, locale="en-GB", color_scheme="light")
+    page = browser.new_page(viewport={"width": 400, "height": 640}, locale="en-GB", color_scheme="light")
     page.goto(f"{ADDRESS}/#/ask")
     page.wait_for_selector("main:not([aria-busy]) h1")
     page.set_input_files(CHOOSER, photo)

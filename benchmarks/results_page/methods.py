@@ -26,7 +26,7 @@ COLUMNS = {
     "▦ doubt": ("doubt", "error_auroc"),
     "strangers: ◧ own": (OWN, "ood_auroc"),
     "◧ norm": ("norm", "ood_auroc"),
-    "▦ doubt ": ("doubt", "ood_auroc"),
+    "▦ doubt&nbsp;": ("doubt", "ood_auroc"),
 }
 """Heading → source and measure; that of strangers is against the first of a suite's out-of-distribution sets."""
 
@@ -46,7 +46,8 @@ def draw_text(text: str, results: Path = RESULTS) -> str:
 
 def measured_table(wanted: list[str], results: Path = RESULTS) -> str:
     """One line per data set and row."""
-    return table(["data, strangers", "row", *COLUMNS], list(_lines(wanted, results)))
+    drawn = table(["data, strangers", "row", *COLUMNS], list(_lines(wanted, results)))
+    return drawn.replace("| --- | ---: |", "| --- | --- |", 1)  # names of rows stand to the left, too
 
 
 def _lines(wanted: list[str], results: Path) -> Iterator[list[str]]:

@@ -11,7 +11,18 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+from doubtless.metrics import METRICS
 from scripts.pages import commands, configuration, http_api, names, notebooks, places, source
+
+
+
+def meaning_of(name: str) -> str:
+    """What a metric says of itself, and which direction is better."""
+    metric = METRICS.get(name)
+    title, sentence = (text.replace("{k}", "k") for text in (metric.title, metric.sentence))
+    better = {True: "↑ Higher is better.", False: "↓ Lower is better.", None: "A reference: neither is better."}
+    return f"**{title}.** {sentence} {better[metric.higher]}"
+
 
 MARKERS: dict[str, Callable[[str], str]] = {
     "configuration": lambda _: configuration.as_markdown(),
@@ -19,9 +30,11 @@ MARKERS: dict[str, Callable[[str], str]] = {
     "routes": lambda _: http_api.as_markdown(),
     "names": names.entries,
     "code": source.block,
+    "metric": meaning_of,
 }
 MARKER = re.compile(rf"^<!-- ({'|'.join(MARKERS)})(?:: (.+?))? -->$", re.MULTILINE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+DRAWING = re.compile(r"^!\[[^\]]*\]\(([^)]+\.svg)\)$", re.MULTILINE)
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".js": "javascript", ".css": "css"}
 FILES: dict[str, str] = {}
@@ -82,4 +95,12 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         return markdown
     drawn = MARKER.sub(lambda marker: MARKERS[marker[1]](marker[2] or ""), markdown)
     linked = places.relinked(drawn, path)
-    return places.outside_fences(linked, lambda text: names.linked(COMMENT.sub("", text)))
+    finished = places.outside_fences(linked, lambda text: names.linked(COMMENT.sub("", text)))
+    return DRAWING.sub(lambda image: inlined(image[1], path) or image[0], finished)
+
+
+def inlined(link: str, page: str) -> str | None:
+    """A drawing that takes the colours of the page it is in, which it can only within the page."""
+    file = places.ROOT / places.target_of(link, page)
+    drawing = file.read_text() if file.is_file() else ""
+    return f"<figure>{drawing.strip()}</figure>" if 'class="figure"' in drawing else None

@@ -45,13 +45,20 @@ def full_names() -> frozenset[str]:
 
 
 def entries(asked: str) -> str:
-    """The directives that make mkdocstrings write the entries of a marker's names."""
+    """The directives that make mkdocstrings write the entries of a marker's names.
+
+    What the package itself gives has its members where its room has it.
+    """
     module, *names = asked.split()
-    blocks = [
-        f"::: {module}.{name}\n    options:\n      heading_level: 3"
-        for name in names or exported()[module]
-    ]
-    return "\n\n".join(blocks)
+    return "\n\n".join(_entry(module, name) for name in names or exported()[module])
+
+
+def _entry(module: str, name: str) -> str:
+    directive = f"::: {module}.{name}\n    options:\n      heading_level: 3"
+    room = next((room for room, given in exported().items() if room != "doubtless" and name in given), None)
+    if module != "doubtless" or room is None:
+        return directive
+    return f"{directive}\n      members: false\n\n*In full:* [`{room}.{name}`][{room}.{name}]"
 
 
 def linked(text: str) -> str:
