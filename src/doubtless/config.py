@@ -35,21 +35,27 @@ class DataConfig(Section):
     """The section `data`: which images, how they are split, how they are prepared."""
 
     source: str
+    """Where images and labels come from, in one string: `doubtless sources` lists the kinds."""
     split: Literal["closed", "open", "given"] = "closed"
+    """closed: parts share all classes; open: half of them train, the others test; given: the source's own parts."""
     ood: list[str] = []
+    """Sources of images that are none of these; how well the uncertainty tells them is measured."""
     root: str | None = None
     """Folder below which sources and weights are looked for, too; $DOUBTLESS_DATA if not given."""
     size: int | None = Field(default=None, ge=8)
     """Side of the prepared images; sources in files need it."""
     channels: Literal[1, 3] | None = None
+    """Grey or colour; None: as the source has them."""
     augment: str | list[str | dict[str, dict[str, Any]]] = []
     """A preset ("crop-flip", "place"), or torchvision v2 transforms by name."""
     validation: float = Field(default=0.1, gt=0, lt=1)
     """The share of the training part that validates; where none is named, that of `validation_share`."""
     test: float = Field(default=0.2, gt=0, lt=1)
+    """The share that tests, of a closed split of a source without a test part of its own."""
     split_seed: int = 0
     """Apart from `seed`, so that runs of several seeds share one split."""
     workers: int = Field(default=2, ge=0)
+    """Processes that read and prepare images."""
 
     @model_validator(mode="before")
     @classmethod
@@ -65,12 +71,15 @@ class ModelConfig(Section):
     backbone: str = "conv-fashion"
     """One of ours, a plugin's, any timm model's name, or module:package.function."""
     dim: int = Field(default=32, ge=1)
+    """D, the numbers of an embedding."""
     pooling: Literal["auto", "gem", "avg"] = "auto"
+    """Of maps of features: their mean, or GeM, between mean and maximum; auto: the network's own."""
     weights: str | None = None
     """Local safetensors for the backbone."""
     pretrained: bool = False
     """Weights from timm's hub; needs a network."""
     normalization: Literal["auto", "none", "imagenet", "symmetric"] = "auto"
+    """Of pixels in [0, 1]: by ImageNet's statistics, or to [−1, 1]; auto: what the network was trained with."""
     freeze: bool = False
     """Train the head only, on features computed once."""
     frozen_stages: int = Field(default=0, ge=0)
@@ -90,7 +99,9 @@ class NamedConfig(Section):
     """A class by its name, and what it is made with."""
 
     name: str
+    """Of the class."""
     arguments: dict[str, Any] = {}
+    """By name."""
 
 
 class LossConfig(Section):
@@ -99,8 +110,11 @@ class LossConfig(Section):
     name: str = "contrastive"
     """contrastive, triplet, a plugin's, module:package.function, or a class of pytorch_metric_learning.losses."""
     margin: float | None = Field(default=None, gt=0)
+    """None: the loss's own, 0.7 of the contrastive loss and 0.2 of the triplet loss."""
     negative_weight: float = Field(default=0.5, ge=0, le=1)
+    """w of the contrastive loss: positives weigh 2(1 − w), negatives 2w."""
     mining: Literal["semi-hard", "hard"] = "semi-hard"
+    """Negatives of the triplet loss: the nearest that is farther than the positive, or the nearest of all."""
     pairs: Literal["all", "semi-hard", "hard"] = "all"
     """Of the contrastive loss: all pairs of a batch, or those that take part in such a triplet of it."""
     reduction: Literal["active", "all"] = "active"
@@ -108,7 +122,9 @@ class LossConfig(Section):
     distance: Literal["squared", "plain"] = "squared"
     """Of the contrastive loss: ½ d², whose curvature LAM knows, or d itself, as its published code has it."""
     arguments: dict[str, Any] = {}
+    """Further ones of the loss, by name."""
     miner: NamedConfig | None = None
+    """Of pytorch-metric-learning, for its losses."""
     lr_factor: float = Field(default=1.0, gt=0)
     """The loss's own parameters (proxies) learn this much faster."""
 
@@ -122,16 +138,21 @@ class TrainingConfig(Section):
     recipe: Literal["auto", "fine-tuning", "scratch"] = "auto"
     """Which defaults hold (`FINE_TUNING` or those written here); auto: fine-tuning where weights are named."""
     epochs: int = Field(default=20, ge=0)
+    """Passes over the training part; 0: nothing is trained, what comes after training is done."""
     batch_size: int = Field(default=128, ge=2)
+    """Images of a step, of all processes together."""
     per_class: int | None = Field(default=None, ge=2)
     """Images per class in a batch; None: the smallest number from 4 on that fits."""
     optimizer: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
+    """Each as torch has it."""
     lr: float = Field(default=1e-3, gt=0)
+    """The learning rate of the first epoch."""
     schedule: Literal["decay", "step", "cosine"] = "decay"
     """How the learning rate falls: by `lr_decay` after each epoch, or `lr_step` epochs, or as a cosine to 0."""
     lr_decay: float = Field(default=1.0, gt=0, le=1)
     """What the learning rate is multiplied by: after each epoch, with `schedule: step` after `lr_step` of them."""
     lr_step: int = Field(default=10, ge=1)
+    """Of `schedule: step`, in epochs."""
     warmup: int = Field(default=0, ge=0)
     """So many of the epochs train head and loss alone, the backbone stays as it is."""
     backbone_lr: float = Field(default=1.0, gt=0)
@@ -143,9 +164,11 @@ class TrainingConfig(Section):
     patience: int | None = Field(default=None, ge=1)
     """Training stops after so many epochs without a better validation score; None: it goes on to the end."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Of the optimiser."""
     decayed: Literal["all", "weights"] = "all"
     """What weight decay acts on: all parameters, or none of the norms and biases."""
     momentum: float = Field(default=0.0, ge=0, lt=1)
+    """Of `rmsprop` and `sgd`."""
     precision: Literal["auto", "32", "bf16"] = "auto"
     """auto: bf16 for timm networks on a GPU that computes in it, else 32 bits."""
     compile: bool | None = None
@@ -153,8 +176,11 @@ class TrainingConfig(Section):
     monitor: Literal["map@r", "recall@1", "error_auroc"] = "map@r"
     """What chooses the best epoch on validation data; error_auroc where only an uncertainty is learned."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    """auto: a GPU where there is one."""
     devices: int = Field(default=1, ge=1)
+    """Processes per machine: GPUs, or CPU processes."""
     nodes: int = Field(default=1, ge=1)
+    """Machines (docs/several-nodes.md)."""
     loggers: list[LoggerName] = []
     """Where the figures of every epoch go beside the run's log.csv (docs/pipelines.md)."""
 
@@ -198,7 +224,9 @@ class Config(Section):
     """What a run is made of. A method may add sections of its own (`laplace`, …); `section` reads them."""
 
     method: str
+    """One that `doubtless methods` lists, or a plugin's."""
     seed: int = Field(default=0, ge=0)
+    """Of weights, batches and draws; the split has its own."""
     base: str | None = None
     """The run whose model a two-stage method starts from."""
     data: DataConfig

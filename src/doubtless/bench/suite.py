@@ -32,6 +32,7 @@ class Row(Section):
     """One method of the suite: what differs from the suite's `base`, and what is to be tuned."""
 
     set: dict[str, Any] = {}
+    """Sections and keys of a configuration that differ from `base`."""
     grid: dict[str, list[Any]] | None = None
     """Dotted keys → values to choose from on validation data; None: the suite's own grid, or nothing for a row
     that starts from another's run."""
@@ -52,11 +53,17 @@ class Suite(Section):
     """
 
     name: str
+    """What `doubtless bench` is called with, and what its results are called."""
     title: str
+    """The heading of its page."""
     seeds: list[int] = Field(min_length=1)
+    """One run of every row for each."""
     base: dict[str, Any]
+    """The configuration that all rows share."""
     methods: dict[str, Row] = Field(min_length=1)
+    """Rows by the names they have in tables."""
     grid: dict[str, list[Any]] = {}
+    """Dotted keys → values that `--tune` chooses from on validation data, for rows without a grid of their own."""
     trials: int | None = Field(default=None, ge=0)
     """The most settings that any row was tried with; None: not counted."""
     untouched_ood: str | None = None
@@ -64,7 +71,9 @@ class Suite(Section):
     metrics: list[str] | None = None
     """Columns of the printed table; None: all."""
     published: Published | None = None
+    """Numbers of a paper, to stand beside ours."""
     tuned: dict[str, dict[str, Any]] = {}
+    """Row → dotted key → value; read from the file that `--tune` writes beside the suite."""
     tried: dict[str, int] = {}
     """Row → how many settings `--tune` compared for it; read from the same file as `tuned`."""
 

@@ -68,6 +68,7 @@ class LaplaceOptions(Section):
     """Where outputs are normalised: in the loss, in the network, or, linear, not at all. Of the last a Kronecker
     covariance is exact."""
     approximation: Literal["fixed", "positive", "full"] = "fixed"
+    """fixed: one image of a pair moves at a time; positive: positive pairs only; full: everything."""
     margin: float | None = Field(default=None, gt=0)
     """Of the curvature; None: that of the contrastive loss, or 0.7 where another loss trains."""
     negative_weight: float | None = Field(default=None, ge=0, le=1)
