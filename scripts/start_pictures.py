@@ -1,6 +1,6 @@
 """Makes docs/start-*.png: what the page says of photos, by Chromium on a server of its own.
 
-    python scripts/start_pictures.py SHOP answer=photo.jpg unsure=other.jpg absent=third.jpg
+python scripts/start_pictures.py SHOP answer=photo.jpg unsure=other.jpg absent=third.jpg
 """
 
 from __future__ import annotations

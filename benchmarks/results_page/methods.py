@@ -40,7 +40,9 @@ def texts() -> list[Path]:
 
 def draw_text(text: str, results: Path = RESULTS) -> str:
     """The text with its tables and its figures as the results have them now."""
-    drawn = MARK.sub(lambda mark: f"{mark[1]}\n\n{measured_table(mark[2].split(), results)}\n\n{mark[3]}", text)
+    drawn = MARK.sub(
+        lambda mark: f"{mark[1]}\n\n{measured_table(mark[2].split(), results)}\n\n{mark[3]}", text
+    )
     return claims.refreshed(drawn, claims.Results(results))
 
 

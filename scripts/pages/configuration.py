@@ -1,10 +1,9 @@
-"""The reference of configurations: every key with its kind, its default and its meaning, from the pydantic classes."""
+"""The reference of configurations: every key with its kind, default and meaning, from the pydantic classes."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -173,10 +172,16 @@ def as_markdown() -> str:
 
 
 def _section_text(part: Part) -> str:
-    anchor = f' {{ #{part.name.replace("NAME", "name")} }}' if part.name and not part.keys[0].place == "" else ""
-    if re.search(r", of ", part.title):
-        anchor = ""
-    lines = [f"## {part.title}{anchor}", "", part.about, "", "| key | accepts | default | what it is |", "|---|---|---|---|"]
+    named = part.name and part.keys[0].place != "" and ", of " not in part.title
+    anchor = f" {{ #{part.name.replace('NAME', 'name')} }}" if named else ""
+    lines = [
+        f"## {part.title}{anchor}",
+        "",
+        part.about,
+        "",
+        "| key | accepts | default | what it is |",
+        "|---|---|---|---|",
+    ]
     for key in part.keys:
         name = key.place.rpartition(".")[2]
         meaning = " ".join(key.meaning.split()).replace("|", "\\|")

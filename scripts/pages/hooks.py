@@ -15,12 +15,15 @@ from doubtless.metrics import METRICS
 from scripts.pages import commands, configuration, http_api, names, notebooks, places, source
 
 
-
 def meaning_of(name: str) -> str:
     """What a metric says of itself, and which direction is better."""
     metric = METRICS.get(name)
     title, sentence = (text.replace("{k}", "k") for text in (metric.title, metric.sentence))
-    better = {True: "↑ Higher is better.", False: "↓ Lower is better.", None: "A reference: neither is better."}
+    better = {
+        True: "↑ Higher is better.",
+        False: "↓ Lower is better.",
+        None: "A reference: neither is better.",
+    }
     return f"**{title}.** {sentence} {better[metric.higher]}"
 
 
@@ -36,7 +39,14 @@ MARKER = re.compile(rf"^<!-- ({'|'.join(MARKERS)})(?:: (.+?))? -->$", re.MULTILI
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 DRAWING = re.compile(r"^!\[[^\]]*\]\(([^)]+\.svg)\)$", re.MULTILINE)
 HIDDEN = "---\nsearch:\n  exclude: true\n---\n\n"
-LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".toml": "toml", ".js": "javascript", ".css": "css"}
+LANGUAGES = {
+    ".py": "python",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".toml": "toml",
+    ".js": "javascript",
+    ".css": "css",
+}
 FILES: dict[str, str] = {}
 """Place in the site → file of the repository."""
 

@@ -18,7 +18,9 @@ def exported() -> dict[str, tuple[str, ...]]:
     """Modules with an `__all__` of names that are theirs to give: the package itself and its rooms."""
     import doubtless
 
-    rooms = [f"doubtless.{module.name}" for module in pkgutil.iter_modules(doubtless.__path__) if module.ispkg]
+    rooms = [
+        f"doubtless.{module.name}" for module in pkgutil.iter_modules(doubtless.__path__) if module.ispkg
+    ]
     modules = {name: importlib.import_module(name) for name in ["doubtless", *rooms]}
     return {
         name: tuple(given for given in module.__all__ if not given.startswith("__"))

@@ -1,4 +1,7 @@
-"""Notebooks as pages of the site, from the outputs that are kept in them; `python -m scripts.pages.notebooks` runs them anew."""
+"""Notebooks as pages of the site, from the outputs that are kept in them.
+
+`python -m scripts.pages.notebooks` runs them anew.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def drawn(file: Path) -> Drawn:
         for count, output in enumerate(cell["outputs"]):
             pieces.append(_shown(output, f"{file.stem}-{place}-{count}", page))
     where = f"examples/notebooks/{file.name}"
-    pieces.append(f"*This page is a notebook of the repository, `{where}`, with what it printed when it was run last.*")
+    pieces.append(
+        f"*This page is a notebook of the repository, `{where}`, with what it printed when it was run last.*"
+    )
     page.text = "\n\n".join(piece for piece in pieces if piece)
     return page
 

@@ -1,8 +1,8 @@
 """Where files of the repository stand in the site, and links that lead to them.
 
-Pages link as they do in the repository: `../benchmarks/one_photo.py`, `CONTRIBUTING.md`. In the site Markdown becomes
-a page, what a browser shows by itself is copied, everything else is a page that shows its text. Only what some page
-links to, or names as a file in code type, is in the site.
+Pages link as they do in the repository: `../benchmarks/one_photo.py`, `CONTRIBUTING.md`. In the site Markdown
+becomes a page, what a browser shows by itself is copied, everything else is a page that shows its text. Only
+what some page links to, or names as a file in code type, is in the site.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ MOVED = {
 COPIED = {".html", ".json", ".png", ".svg", ".csv", ".jpg"}
 FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
-NAMED = re.compile(r"(?<![\[`])`((?:src|tests|benchmarks|examples|configs|scripts|deploy)/[\w./-]+)`(?![\]`])")
+NAMED = re.compile(
+    r"(?<![\[`])`((?:src|tests|benchmarks|examples|configs|scripts|deploy)/[\w./-]+)`(?![\]`])"
+)
 
 
 def place_of(path: str) -> str:

@@ -226,9 +226,7 @@ class PostgresDriver(Driver):
         with self._sessions.transaction() as connection:
             self._make_effort(connection, kind_of(settings), wanted.most)
             for vector in searching_vectors(vectors, settings, score):
-                found = connection.execute(
-                    command, [*values, _text(vector)], binary=True
-                ).fetchall()
+                found = connection.execute(command, [*values, _text(vector)], binary=True).fetchall()
                 hits_of.append([Record(row, label, np.frombuffer(some, "<f4")) for row, label, some in found])
         return hits_of
 
