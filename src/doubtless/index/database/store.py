@@ -267,6 +267,8 @@ class Store:
         with translated(self.folder):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._reserve.give()  # it was as large as the longest log had been
+        self._reserve.keep(self._growth())
 
     def attach(self, name: str, tensors: bytes, record: str) -> None:
         """Keeps an attachment in place of what was there; the table's name is older than the word."""
