@@ -33,7 +33,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Part:
-    """A section with its keys; where two methods have a section of one name, `head`, their names are before it in the anchor."""
+    """A section with its keys; in the anchor of `head`, which two methods have, the method is named first."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Markdown that GitHub and mkdocs read differently, and HTML that screen readers need otherwise than the theme has it."""
+"""Markdown that mkdocs reads otherwise than GitHub, and HTML that readers of screens need otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ ELEMENT = r"(?:a|br|code|details|div|em|figure|img|input|label|li|output|p|span|
 NO_TAG = re.compile(rf"<(?!!--|/?{ELEMENT}(?:\s[^<>]*)?/?>|https?:)")
 HEADING = re.compile(r"^## ", re.MULTILINE)
 SECTION = re.compile(
-    r'<label class="md-nav__title" for="(?P<id>\w+)">\s*<span class="md-nav__icon md-icon"></span>(?P<name>.*?)</label>',
+    r'<label class="md-nav__title" for="(?P<id>\w+)">\s*'
+    r'<span class="md-nav__icon md-icon"></span>(?P<name>.*?)</label>',
     re.DOTALL,
 )
 
@@ -31,12 +32,14 @@ def outside_fences(text: str, change: Callable[[str], str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text with every `<` that opens no element of ours as an entity; mkdocs takes `Σ_{i<j} …>` for a tag and drops it.
+    """The text with every `<` that opens no element as an entity; mkdocs takes `Σ_{i<j} …>` for a tag and drops it.
 
     >>> escaped("x <y, y> z, `a<b>`, <br>, a <!-- note -->")
     'x &lt;y, y> z, `a<b>`, <br>, a <!-- note -->'
     """
-    return outside_fences(text, lambda plain: outside(IN_CODE, plain, lambda words: NO_TAG.sub("&lt;", words)))
+    return outside_fences(
+        text, lambda plain: outside(IN_CODE, plain, lambda words: NO_TAG.sub("&lt;", words))
+    )
 
 
 def accessible(html: str) -> str:
@@ -52,4 +55,5 @@ def accessible(html: str) -> str:
 
     html = re.sub(r'aria-labelledby="(\w+)_label"', name, html)
     html = re.sub(r"<th(?P<style>[^>]*)></th>", r"<td\g<style>></td>", html)
-    return html.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
+    search = 'data-md-component="search" role="dialog"'
+    return html.replace(search, f'{search} aria-label="Search"')

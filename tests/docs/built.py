@@ -1,4 +1,4 @@
-"""The site as `make docs` builds it, and what is in its pages: places that can be linked to, links, what is fetched."""
+"""The site as `make docs` builds it, and what is in its pages: anchors, links, what is fetched."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ def broken(pages: dict[Path, Read]) -> Iterator[str]:
         for link in [*page.links, *page.fetched]:
             if re.match(r"[a-z][a-z+.-]*:", link):
                 continue
-            if path.name == "404.html":  # a server's, shown wherever somebody went astray: its links begin at the root
+            if (
+                path.name == "404.html"
+            ):  # a server's, shown wherever somebody went astray: its links begin at the root
                 link = link.removeprefix("/")
             address, _, anchor = link.partition("#")
             target = (path.parent / unquote(address.partition("?")[0])).resolve() if address else path

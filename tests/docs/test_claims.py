@@ -1,4 +1,4 @@
-"""Figures that a guide, a method's page or the README tells, in tables as in sentences: each names where it is from, and is there."""
+"""Figures of guides, methods' pages and README, in tables as in sentences: each names its source, and is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from tests.docs.pages import ROOT
 from tests.docs.test_results_pages import by_hand
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", DOCS / "contents.md", *sorted((DOCS / "guides").glob("*.md")), *sorted((DOCS / "methods").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    DOCS / "contents.md",
+    *sorted((DOCS / "guides").glob("*.md")),
+    *sorted((DOCS / "methods").glob("*.md")),
+]
 TOLD = [ROOT / "README.md", *sorted((DOCS / "guides").glob("*.md"))]
 """Pages where every figure with a point must say where it is from."""
 OPEN_SET = ROOT / "benchmarks" / "results" / "open-set" / "open-set.json"
@@ -24,7 +29,9 @@ NO_MEASUREMENT = re.compile(r"dlib's customary threshold of 0\.6|squares of 17\.
 def passages(text: str) -> list[str]:
     """Sentences and cells of tables, without code."""
     plain = re.sub(r"^( *)```.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
-    plain = re.sub(r"<!-- demo table -->.*?\n\n", "", plain, flags=re.DOTALL)  # tests/docs/test_guides.py has it
+    plain = re.sub(
+        r"<!-- demo table -->.*?\n\n", "", plain, flags=re.DOTALL
+    )  # tests/docs/test_guides.py has it
     plain = re.sub(r"`[^`]*`|\]\([^)]*\)", "", plain)
     plain = re.sub(r"<!-- (tables|measured[^>]*|given[^>]*|not run[^>]*) -->", "", plain)
     return [part for part in re.split(r"\||(?<=[.:!?])\s+(?=[A-Z*\[])|\n\n", plain) if part.strip()]
@@ -66,7 +73,9 @@ def test_every_figure_says_where_it_is_from_and_is_there(page: Path) -> None:
 
 def test_the_readme_tells_three_figures_and_they_were_measured() -> None:
     readme = (ROOT / "README.md").read_text()
-    table = readme.partition("| what it is worth | measured |")[2].partition("\n\n")[0].strip().splitlines()[1:]
+    table = (
+        readme.partition("| what it is worth | measured |")[2].partition("\n\n")[0].strip().splitlines()[1:]
+    )
     assert len(table) == 3
     assert all("<!-- " in row for row in table)
     low, high, name = re.search(r"([\d.]+)–([\d.]+) %<!-- open-set: (\S+) broken -->", table[0]).groups()  # type: ignore[union-attr]
@@ -81,7 +90,13 @@ def test_the_readme_is_one_screen() -> None:
     readme = (ROOT / "README.md").read_text()
     assert len(readme.splitlines()) < 50
     assert len(re.findall(r"^#", readme, re.MULTILINE)) == 1
-    for name in ("docs/start.md", "docs/guides/choosing.md", "docs/reference/commands.md", "CONTRIBUTING.md", "SECURITY.md"):
+    for name in (
+        "docs/start.md",
+        "docs/guides/choosing.md",
+        "docs/reference/commands.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    ):
         assert f"({name})" in readme
 
 

@@ -1,4 +1,4 @@
-"""The table of the demo is what was measured, and ten lines are ten; test_pages.py runs the blocks, test_claims.py has the README."""
+"""The table of the demo is what was measured, and ten lines are ten; test_pages.py runs the blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing without its entry: public names, configuration keys, commands, metrics, routes, each enumerated from the code."""
+"""Nothing without its entry: public names, keys, commands, metrics, routes, each enumerated from the code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def public_names() -> Iterator[str]:
                 continue
             yield f"{module}.{name}"
             thing = getattr(given, name)
-            if inspect.isclass(thing) and module != "doubtless":  # the front door leads to the entry in the room
+            if (
+                inspect.isclass(thing) and module != "doubtless"
+            ):  # the front door leads to the entry in the room
                 yield from (f"{module}.{name}.{member}" for member in members(thing))
 
 
@@ -141,9 +143,7 @@ def test_every_configuration_key_has_its_entry(site: Site) -> None:
         key.place for key in described.values() if not (key.kind and key.meaning)
     ]
     anchors = site.page("reference/configuration.html").anchors
-    places = [
-        configuration.anchor_of(part, key) for part in configuration.parts() for key in part.keys
-    ]
+    places = [configuration.anchor_of(part, key) for part in configuration.parts() for key in part.keys]
     assert len(set(places)) == len(places)
     assert set(places) <= anchors
     kinds = {kind for kind, _ in configuration_keys()}

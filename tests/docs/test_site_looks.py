@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
-PAGES = ["index", "guides/promises", "methods/lam", "reference/configuration", "reference/python/galleries", "results/cub"]
+PAGES = [
+    "index",
+    "guides/promises",
+    "methods/lam",
+    "reference/configuration",
+    "reference/python/galleries",
+    "results/cub",
+]
 DEVICES = {"laptop": (1280, 800), "phone": (390, 844)}
 
 
@@ -45,7 +52,9 @@ def test_pages_can_be_read_by_everybody(browser: Browser, site: Site, scheme: st
             page.wait_for_selector("[data-md-component=search][role=dialog]", state="attached")
             page.wait_for_timeout(300)  # boxes that scroll are made reachable once the theme has made them
             found = axe.Axe().run(page).response["violations"]
-            assert [(name, one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in found] == []
+            assert [
+                (name, one["id"], [node["html"][:120] for node in one["nodes"]][:3]) for one in found
+            ] == []
             assert page.evaluate("document.documentElement.scrollWidth") <= DEVICES[device][0]
             shown = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert (shown == "rgb(255, 255, 255)") == (scheme == "light")
