@@ -6,7 +6,7 @@ INSTALL = $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint cons
 # One thread a test worker: two workers on two cores must not fight over them.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: setup demo test test-slow check bench clean
+.PHONY: setup demo test test-slow check docs bench clean
 
 setup: $(VENV)/.dev
 
@@ -38,8 +38,12 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Into site/, to be opened from there: it needs no server. The variable silences what the theme says of its own future.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 bench: $(VENV)/.dev
 	$(BIN)/doubtless bench demo
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site

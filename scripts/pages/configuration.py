@@ -33,12 +33,13 @@ class Key:
 
 @dataclass(frozen=True)
 class Part:
-    """A section with its keys; `head` is told from another section of that name by the method it belongs to."""
+    """A section with its keys; in the anchor of `head`, which two methods have, the method is named first."""
 
     name: str
     title: str
     about: str
     keys: tuple[Key, ...]
+    anchor: str
 
 
 def parts() -> list[Part]:
@@ -48,9 +49,12 @@ def parts() -> list[Part]:
         kind = section_of(field.annotation)
         if kind is not None:
             sections += [_part(name, f"`{name}`", kind), *_below(name, kind)]
-    for name, kind, methods in _of_methods():
+    of_methods = list(_of_methods())
+    names = [name for name, _, _ in of_methods]
+    for name, kind, methods in of_methods:
         shown = ", ".join(f"`{method}`" for method in methods)
-        sections += [_part(name, f"`{name}`, of {shown}", kind), *_below(name, kind)]
+        anchor = name if names.count(name) == 1 else f"{methods[0]}.{name}"
+        sections += [_part(name, f"`{name}`, of {shown}", kind, anchor), *_below(name, kind)]
     suites = (("suite", "A suite of benchmarks", Suite), ("suite.methods.NAME", "A row of a suite", Row))
     sections += [_part(name, title, kind) for name, title, kind in suites]
     return [*sections, _part("suite.published", "What a paper printed", Published)]
@@ -74,7 +78,7 @@ def _below(name: str, kind: type[Section]) -> Iterator[Part]:
             yield _part(f"{name}.{key}", f"`{name}.{key}`", inner)
 
 
-def _part(name: str, title: str, kind: type[Section]) -> Part:
+def _part(name: str, title: str, kind: type[Section], anchor: str | None = None) -> Part:
     meanings = meanings_of(kind)
     keys = tuple(
         Key(
@@ -85,7 +89,8 @@ def _part(name: str, title: str, kind: type[Section]) -> Part:
         )
         for key, field in kind.model_fields.items()
     )
-    return Part(name, title, inspect.cleandoc(kind.__doc__ or ""), keys)
+    about = inspect.cleandoc(kind.__doc__ or "")
+    return Part(name, title, about, keys, (name if anchor is None else anchor).replace("NAME", "name"))
 
 
 def _about(section: type[Section] | None) -> str:
@@ -167,15 +172,13 @@ def _default(section: str, key: str, field: FieldInfo) -> str:
 
 
 def as_markdown() -> str:
-    """All sections as headings and tables; a key is an anchor, `#data.source`."""
+    """All sections as headings and tables; a section is an anchor, `#data`, and so is a key, `#data.source`."""
     return "\n\n".join(_section_text(part) for part in parts())
 
 
 def _section_text(part: Part) -> str:
-    named = part.name and part.keys[0].place != "" and ", of " not in part.title
-    anchor = f" {{ #{part.name.replace('NAME', 'name')} }}" if named else ""
     lines = [
-        f"## {part.title}{anchor}",
+        f"## {part.title} {{ #{part.anchor} }}" if part.anchor else f"## {part.title}",
         "",
         part.about,
         "",
@@ -185,5 +188,11 @@ def _section_text(part: Part) -> str:
     for key in part.keys:
         name = key.place.rpartition(".")[2]
         meaning = " ".join(key.meaning.split()).replace("|", "\\|")
-        lines.append(f"| `{name}` | {key.kind} | {key.default} | {meaning} |")
+        lines.append(f"| `{name}`{{ #{anchor_of(part, key)} }} | {key.kind} | {key.default} | {meaning} |")
     return "\n".join(lines)
+
+
+def anchor_of(part: Part, key: Key) -> str:
+    """Where a key is found in the page; those of every run that are sections themselves stand below their name."""
+    name = key.place.rpartition(".")[2]
+    return f"{part.anchor}.{name}" if part.anchor else f"run.{name}"

@@ -7,6 +7,8 @@ from typing import Any
 
 import griffe
 
+from scripts.pages.text import escaped
+
 ENTRY = re.compile(r"^([\w@*/, -]*?\w) {2,}(\S.*)$")
 
 
@@ -31,7 +33,7 @@ def as_markdown(docstring: str) -> str:
     ```
     """
     paragraphs = re.split(r"\n[ \t]*\n", docstring.strip("\n"))
-    return "\n\n".join(_example(text) or _table(text) or text for text in paragraphs)
+    return escaped("\n\n".join(_example(text) or _table(text) or text for text in paragraphs))
 
 
 def _example(paragraph: str) -> str | None:

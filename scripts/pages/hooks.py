@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from doubtless.metrics import METRICS
-from scripts.pages import commands, configuration, http_api, names, notebooks, places, source
+from scripts.pages import commands, configuration, http_api, names, notebooks, places, source, text
 
 
 def meaning_of(name: str) -> str:
@@ -104,9 +104,15 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     if not path.endswith((".md", ".ipynb")):
         return markdown
     drawn = MARKER.sub(lambda marker: MARKERS[marker[1]](marker[2] or ""), markdown)
+    drawn = drawn if text.HEADING.search(markdown) else drawn.replace("heading_level: 3", "heading_level: 2")
     linked = places.relinked(drawn, path)
-    finished = places.outside_fences(linked, lambda text: names.linked(COMMENT.sub("", text)))
+    finished = text.escaped(text.outside_fences(linked, lambda words: names.linked(COMMENT.sub("", words))))
     return DRAWING.sub(lambda image: inlined(image[1], path) or image[0], finished)
+
+
+def on_post_page(output: str, **_: Any) -> str:
+    """What the theme leaves without a name gets one."""
+    return text.accessible(output)
 
 
 def inlined(link: str, page: str) -> str | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+
+from scripts.pages.text import FENCED, outside_fences
 
 ROOT = Path(__file__).parents[2]
 MOVED = {
@@ -24,7 +26,6 @@ MOVED = {
 """Files that stand elsewhere in the site than their folder says. The start is the site's first page."""
 
 COPIED = {".html", ".json", ".png", ".svg", ".csv", ".jpg"}
-FENCED = re.compile(r"^( *)(```+|~~~+)[^\n]*\n.*?^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
 NAMED = re.compile(
     r"(?<![\[`])`((?:src|tests|benchmarks|examples|configs|scripts|deploy)/[\w./-]+)`(?![\]`])"
@@ -43,17 +44,10 @@ def place_of(path: str) -> str:
         return path.removeprefix("docs/")
     if path.endswith(".ipynb"):
         return f"notebooks/{Path(path).stem}.md"
+    if path.startswith("examples/notebooks/") and path.endswith(tuple(COPIED)):
+        return f"notebooks/{Path(path).name}"  # a picture that a cell has drawn
     plain = f"repository/{path}"
     return plain if Path(path).suffix in {".md", *COPIED} else f"{plain}.md"
-
-
-def outside_fences(text: str, change: Callable[[str], str]) -> str:
-    """The text with everything but its fenced blocks changed."""
-    pieces, end = [], 0
-    for block in FENCED.finditer(text):
-        pieces += [change(text[end : block.start()]), block[0]]
-        end = block.end()
-    return "".join([*pieces, change(text[end:])])
 
 
 def target_of(link: str, page: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import shutil
 import tarfile
 from collections.abc import Iterable
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.docs.built import Site, build
 from tests.docs.pages import Furnish
 
 PHOTOS, MORE = 16, 2
@@ -90,3 +94,18 @@ def furnish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
             (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
 
     return place
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The site, built once for all processes that test."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = shared / "site.json"
+        if not result.exists():
+            built = build(shared / "site")
+            result.write_text(json.dumps([built.printed, built.code]))
+    printed, code = json.loads(result.read_text())
+    return Site(shared / "site", printed, code)

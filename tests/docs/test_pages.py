@@ -22,7 +22,7 @@ from tests.docs.pages import (
 
 EXECUTED = [page for page in PAGES if any(block.language in RUN for block in blocks_of(page))]
 PRINTED = {
-    "README.md": [r"torch\.Size\(\[100, 32\]\)", r"^answer class \d+ [01]\.\d+ class \d+ with probability"],
+    "python.md": [r"torch\.Size\(\[100, 32\]\)", r"^answer class \d+ [01]\.\d+ class \d+ with probability"],
 }
 """What must be among the things a page prints."""
 

@@ -22,7 +22,9 @@ class HeadOptions(Section):
     """The section `head` of a configuration: how the second head is trained; `training` is the network's."""
 
     epochs: int = Field(default=20, ge=1)
+    """Of the second head, after the network's."""
     lr: float = Field(default=1e-3, gt=0)
+    """The learning rate in the first epoch."""
     lr_decay: float = Field(default=0.9, gt=0, le=1)
     """The learning rate is multiplied by this after each epoch."""
     hidden: int = Field(default=128, ge=1)
