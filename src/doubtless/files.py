@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from doubtless.errors import DiskFullError, FileError
+from doubtless.errors import DiskFullError, DoubtlessError, FileError, InputError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Of errors of the system: a disk, or somebody's share of it, is full."""
@@ -88,6 +88,34 @@ def read_json(path: str | Path) -> Any:
         raise FileError(f"There is no file {path}.") from None
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is damaged or no JSON ({error}); write it again or restore it.") from error
+
+
+@contextlib.contextmanager
+def reading(
+    path: str | Path, what: str, *, kind: type[DoubtlessError] = InputError, then: str = ""
+) -> Iterator[None]:
+    """Makes a sentence of whatever a file from outside makes its readers raise.
+
+    Libraries raise a dozen kinds of errors over damaged files, and so does taking apart values that are no longer
+    what they were called. `then` says what can be done about it.
+
+    >>> try:
+    ...     with reading("a.json", "split"):
+    ...         {}["train"]
+    ... except InputError as error:
+    ...     print(error)
+    a.json is no readable split: KeyError: 'train'.
+    """
+    try:
+        yield
+    except DoubtlessError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        said = " ".join(lines[-1].split())[:300].rstrip(".") if lines else ""
+        plain = isinstance(error, OSError | ValueError | RuntimeError) and said
+        reason = said if plain else f"{type(error).__name__}: {said}".rstrip(": ")
+        raise kind(f"{path} is no readable {what}: {reason}.{' ' if then else ''}{then}") from error
 
 
 def umask() -> int:

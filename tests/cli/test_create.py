@@ -149,7 +149,7 @@ def test_bad_calls_are_one_sentence(doubtless, files: Path, tiny_run: Path) -> N
             "There is no file x.csv",
         ),
         (["create", gallery, "--faiss", files / "v.npy", "--family", "gaussian"], "go with --embeddings"),
-        (["create", gallery, "--faiss", files / "v.npy"], "no FAISS index"),
+        (["create", gallery, "--faiss", files / "v.npy"], "no readable FAISS index"),
         (["create", gallery, *vectors, "--kind", "hsnw"], "did you mean 'hnsw'"),
         (["create", gallery, *vectors, "--score", "directions"], "did you mean 'direction'"),
         (["create", gallery, "--embeddings", files / "none.npy"], "There is no file"),

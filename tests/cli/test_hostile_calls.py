@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -180,7 +181,16 @@ def test_a_full_standard_output_is_a_sentence(home: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "doubtless: No space left on device.\n")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What is started may be interrupted, also where these tests are a shell's background job, which may not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("seconds", [0.5, 0.7, 1.0, 1.5, 2.5, 4.0, 6.0])
 def test_ctrl_c_in_training_is_130_with_a_sentence(seconds: float, tmp_path: Path) -> None:
     """Also while libraries are imported, which may make anything of it."""

@@ -51,7 +51,7 @@ create {new} --embeddings {vectors} --family gaussian       | needs --variance
 create {new} --embeddings {vectors} --variance {flat}       | The variance must have shape
 create {new} --embeddings {vectors} --kind hsnw             | did you mean 'hnsw'
 create {new} --embeddings {vectors} --score directions      | did you mean 'direction'
-create {new} --faiss {vectors}                              | no FAISS index
+create {new} --faiss {vectors}                              | no readable FAISS index
 create {new} --faiss nowhere.index                          | There is no file
 create {new} {photos} --variance {flat}                     | --variance
 create {gallery} --embeddings {vectors}                     | already

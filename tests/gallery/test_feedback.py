@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,10 +20,11 @@ import pytest
 import torch
 
 from doubtless.embedding import Embedding
-from doubtless.errors import DiskFullError, FileError, InputError
+from doubtless.errors import DiskFullError, FileError, InputError, StoreError
 from doubtless.gallery import Gallery
 from doubtless.gallery.calibration.labelled import labelled_queries
 from doubtless.gallery.feedback.store import AHEAD, FeedbackStore, Shown
+from doubtless.gallery.safekeeping import backup, check
 from doubtless.index.backends import INDEXES
 from tests.gallery.galleries import gallery as made_up
 from tests.index.memory_index import MemoryIndex
@@ -170,6 +173,77 @@ def test_what_was_acknowledged_survives_dozens_of_kills(tmp_path: Path) -> None:
     assert len(acknowledged) > 200
     assert acknowledged <= there
     assert len(there - acknowledged) <= 48  # at most one per writer was on its way
+
+
+def said_so_far(folder: Path) -> list[object]:
+    store = FeedbackStore(folder)
+    answers = store.answers()
+    kept = [store.numbers([one]) for one, _ in answers], [store.picture(one.id) for one, _ in answers]
+    return [store.entries(), answers, sorted(store.checked()), store.given("p"), kept]
+
+
+def spoiled(data: bytes, draw: random.Random) -> bytes:
+    """One fault: mostly where something is written, and not among the zeros of a page."""
+    place = draw.choice([at for at in range(len(data)) if data[at]])
+    kind = draw.choice(["bit", "bit", "bit", "byte", "zeros", "cut"])
+    if kind == "cut":
+        return data[:place]
+    if kind == "zeros":
+        return data[:place] + bytes(min(20, len(data) - place)) + data[place + 20 :]
+    new = data[place] ^ 1 << draw.randrange(8) if kind == "bit" else draw.randrange(256)
+    return data[:place] + bytes([new]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_every_fault_is_noticed_or_harmless(store: FeedbackStore, count: int) -> None:
+    """When it is read, or by a check."""
+    for number in range(30):
+        one = shown(f"a{number}", drawn=number % 3 == 0)
+        store.keep(one, numbers=bytes(range(1, 33)), picture=b"a picture" * 3)
+        store.say(one, "wrong" if number % 2 else "right", label=None if number % 4 else "garlic", who="Ada")
+        store.check(f"i{number}", "leek")
+    store.count("p")
+    folder, whole, draw = store.path.parent, store.path.read_bytes(), random.Random(count)
+    assert not store.path.with_name("feedback.sqlite-wal").exists()
+    right, found = said_so_far(folder), Counter[str]()
+    assert FeedbackStore(folder).damage() == []
+    for _ in range(count):
+        store.path.write_bytes(spoiled(whole, draw))
+        try:
+            how = "harmless" if said_so_far(folder) == right else "noticed by check"
+        except FileError:
+            how = "refused"
+        found[how] += 1
+        assert how != "noticed by check" or FeedbackStore(folder).damage()
+    print(dict(found))
+    assert found["refused"] > count // 5
+
+
+def test_what_an_earlier_version_has_kept_is_sealed_by_the_next_word(store: FeedbackStore) -> None:
+    store.say(shown("a1"), "wrong")
+    with sqlite3.connect(store.path) as connection:
+        for table in ("answer", "said", "checked", "given"):
+            connection.execute(f"DROP INDEX {table}_without_seal")
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN seal")
+        connection.execute("DROP INDEX answer_without_picture_seal")
+        connection.execute("ALTER TABLE answer DROP COLUMN picture_seal")
+        connection.execute("PRAGMA user_version = 0")
+    connection.close()
+    before = store.entries()
+    assert [entry.verdict for entry in before] == ["wrong"]
+    store.say(shown("a2"), "right")
+    assert store.entries()[:1] == before
+    with sqlite3.connect(store.path) as connection:
+        connection.execute("UPDATE said SET verdict = 'right' WHERE number = 1")
+    connection.close()
+    with pytest.raises(FileError, match="does not hold what was written"):
+        store.entries()
+    place = store.path.parent
+    assert "does not hold what was written" in store.damage()[0]
+    assert check(place, thorough=True).damage
+    with pytest.raises(StoreError, match="was not copied: What was said of answers"):
+        backup(place, place.with_name("copy"))
+    assert not place.with_name("copy").exists()
 
 
 @pytest.fixture(scope="module")

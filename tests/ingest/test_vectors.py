@@ -352,8 +352,8 @@ def test_faiss_files_that_cannot_be_read(tmp_path: Path) -> None:
     for name, sentence in [
         ("none.index", "no file"),
         ("empty.index", "no vectors"),
-        ("binary.index", "no FAISS index of float vectors"),
-        ("broken.index", "no FAISS index of float vectors"),
+        ("binary.index", "no readable FAISS index of float vectors"),
+        ("broken.index", "no readable FAISS index of float vectors"),
     ]:
         with pytest.raises(InputError, match=sentence):
             read_faiss(tmp_path / name)

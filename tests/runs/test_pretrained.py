@@ -125,7 +125,7 @@ def test_what_cannot_be_opened_is_a_sentence(tiny_run: Path, tmp_path: Path) -> 
     about = json.loads((saved / "config.json").read_text())
     for change, sentence in [
         ({"schema": 99}, "reads up to 1; update doubtless"),
-        ({"data": {}}, "is damaged"),
+        ({"data": {}}, "is no readable model"),
         ({"config": {"method": "deterministc"}}, "did you mean 'deterministic'"),
     ]:
         (saved / "config.json").write_text(json.dumps(about | change))

@@ -197,6 +197,9 @@ def test_large_pictures_leave_processes_to_small_ones_and_yield_to_them() -> Non
     assert started[0] > 0
     assert started[1:]
     assert not any(started[1:])
+    numbers = [process.number for process in made._processes if process.number is not None]
+    assert {os.getsid(number) for number in numbers} == {os.getsid(0)}  # else each gets as much as all of us
+    assert os.getpgid(0) not in map(os.getpgid, numbers)  # whom Ctrl-C is for
     made.close()
 
 

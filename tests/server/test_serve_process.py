@@ -119,8 +119,11 @@ def test_killed_under_writes_it_loses_nothing_acknowledged(own_index: Path, pict
                 threading.Thread(target=write, args=(process.address, worker, round_number))
                 for worker in range(4)
             ]
+            before, until = len(acknowledged), time.monotonic() + 60
             for thread in threads:
                 thread.start()
+            while len(acknowledged) == before and time.monotonic() < until:
+                time.sleep(0.01)  # the first needs the model, which takes its time to load
             time.sleep(draw.uniform(0.3, 2.0))
             process.stop(signal.SIGKILL)
             for thread in threads:

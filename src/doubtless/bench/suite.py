@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from doubtless.config import Config, Section, sentence_of
 from doubtless.errors import InputError, nearest
-from doubtless.files import shipped
+from doubtless.files import reading, shipped
 from doubtless.methods.configuration import make_config
 
 FOLDER = Path("benchmarks/suites")
@@ -121,8 +121,9 @@ def load_suite(name: str | Path, *, folder: Path | None = None) -> Suite:
     tuned = tuned_path(path)
     if tuned.exists():
         choices = _read(tuned)
-        data["tuned"] = {method: choice["chosen"] for method, choice in choices.items()}
-        data["tried"] = {method: len(choice.get("tried", [])) for method, choice in choices.items()}
+        with reading(tuned, "file of choices"):
+            data["tuned"] = {method: choice["chosen"] for method, choice in choices.items()}
+            data["tried"] = {method: len(choice.get("tried", [])) for method, choice in choices.items()}
     try:
         return Suite.model_validate(data)
     except ValidationError as error:
@@ -181,10 +182,8 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
+    with reading(path, "YAML file"):
         data = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise InputError(f"{path} is no readable YAML file: {error}.") from error
     if not isinstance(data, dict):
         raise InputError(f"{path} must hold keys and values.")
     return data

@@ -41,6 +41,7 @@ from doubtless.cli.stopping import (
     noting_interrupts,
     refused,
     system_sentence,
+    tell,
 )
 from doubtless.errors import DoubtlessError
 from doubtless.version import __version__
@@ -105,16 +106,16 @@ def main() -> None:
         code = app(prog_name="doubtless", standalone_mode=False)
         sys.stdout.flush()
     except DoubtlessError as error:
-        typer.echo(f"doubtless: {error}", err=True)
+        tell(str(error))
         sys.exit(2)
     except BrokenPipeError:  # whoever read has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (to be flushed at the end)
         sys.exit(0)
     except Stopped as how:
-        typer.echo(f"doubtless: {how}", err=True)
+        tell(str(how))
         sys.exit(STOPPED)
     except OSError as error:  # of files that somebody named, or of a standard output that is full
-        typer.echo(f"doubtless: {system_sentence(error)}", err=True)
+        tell(system_sentence(error))
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (as above)
         sys.exit(2)
     except Exception as error:
@@ -127,7 +128,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = STOPPED
     if code == STOPPED:
-        typer.echo(f"doubtless: {how_to_go_on(sys.argv[1:])}", err=True)
+        tell(how_to_go_on(sys.argv[1:]))
     sys.exit(code if isinstance(code, int) else 0)
 
 

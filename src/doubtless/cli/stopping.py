@@ -89,8 +89,13 @@ def refused(error: Exception) -> bool:
     if "NoArgsIsHelpError" in kinds:
         error.show()  # type: ignore[attr-defined]
     else:
-        typer.echo(f"doubtless: {sentence_of(error)}", err=True)
+        tell(sentence_of(error))
     return True
+
+
+def tell(sentence: str) -> None:
+    """Says it on standard error, whatever somebody's words in it are made of."""
+    typer.echo(f"doubtless: {sentence}".encode(errors="backslashreplace").decode(), err=True)
 
 
 def sentence_of(error: Any) -> str:

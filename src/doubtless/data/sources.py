@@ -19,6 +19,7 @@ from doubtless.data.papers import PAPERS, Paper
 from doubtless.data.prepare import readable
 from doubtless.data.source import TEST, TRAIN, Source, data_root, locate, tensor_source
 from doubtless.errors import InputError, nearest
+from doubtless.files import reading
 from doubtless.registry import Registry, call_import_path, import_path_of
 
 FASHION_NAMES = [
@@ -187,11 +188,13 @@ def _npz(request: SourceRequest) -> Source:
 def _arrays(name: str, path: Path) -> Source:
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files if key[:1] in "xy"}
-    except Exception as error:  # zipfile, zlib and numpy each raise their own for a damaged file
-        raise InputError(f"{path} is no readable .npz file: {error}.") from error
+    with reading(path, ".npz file of images"):
+        return _source_of_arrays(name, path)
+
+
+def _source_of_arrays(name: str, path: Path) -> Source:
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {key: file[key] for key in file.files if key[:1] in "xy"}
     if {"x_train", "y_train", "x_test", "y_test"} <= set(arrays):
         images = np.concatenate([arrays["x_train"], arrays["x_test"]])
         labels = np.concatenate([arrays["y_train"], arrays["y_test"]])
@@ -259,7 +262,11 @@ def _module(request: SourceRequest) -> Source:
 
 
 def _paper(paper: Paper) -> Callable[[SourceRequest], Source]:
-    return lambda request: paper.read(request.path).source(request.name)
+    def read(request: SourceRequest) -> Source:
+        with reading(request.path, f"data set {paper.form.partition(':')[0]}"):
+            return paper.read(request.path).source(request.name)
+
+    return read
 
 
 for _published in PAPERS.values():

@@ -62,7 +62,7 @@ class Split:
                 seed=data["seed"],
                 **parts,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise RunError(f"{path} is no split of this library ({error}).") from error
 
 

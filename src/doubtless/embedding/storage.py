@@ -16,7 +16,7 @@ from torch import Tensor
 
 from doubtless.embedding.base import FAMILIES, Embedding
 from doubtless.errors import InputError
-from doubtless.files import write_bytes
+from doubtless.files import reading, write_bytes
 from doubtless.parquet import arrow_and_parquet, opened_parquet
 
 SCHEMA = 1
@@ -78,13 +78,35 @@ def read_embedding(path: str | Path) -> StoredEmbedding:
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
     readers = {".npz": _read_npz, ".npy": _read_npy, ".parquet": _read_parquet, ".pq": _read_parquet}
-    stored = readers.get(path.suffix.lower(), _read_safetensors)(path)
+    with reading(path, "file of embeddings"):
+        stored = readers.get(path.suffix.lower(), _read_safetensors)(path)
+        _check_words(path, stored)
     for name, values in (("ids", stored.ids), ("labels", stored.labels)):
         if values is not None and len(values) != len(stored.embedding):
             raise InputError(
                 f"{path} has {len(stored.embedding)} embeddings but {len(values)} {name}; there must be one each."
             )
     return stored
+
+
+def _check_words(path: Path, stored: StoredEmbedding) -> None:
+    """Refuses ids and names of labels that are none, and labels that have no name."""
+    for what, words in (("ids", stored.ids), ("label_names", stored.label_names)):
+        if words is not None and not (isinstance(words, list) and all(isinstance(one, str) for one in words)):
+            raise InputError(f"The {what} of {path} must be a list of texts.")
+    if stored.labels is None:
+        return
+    if stored.labels.dim() != 1:
+        raise InputError(
+            f"{path} must have one label per item, got an array of shape {tuple(stored.labels.shape)}."
+        )
+    names = stored.label_names
+    if (
+        names is not None
+        and len(stored.labels)
+        and not 0 <= int(stored.labels.min()) <= int(stored.labels.max()) < len(names)
+    ):
+        raise InputError(f"{path} has labels that its {len(names)} label_names do not name.")
 
 
 def holds_vectors(path: str | Path) -> bool:

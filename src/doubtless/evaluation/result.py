@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from doubtless.errors import InputError
+from doubtless.errors import FileError, InputError
 from doubtless.evaluation.ordered import JointOrder
-from doubtless.files import read_json, write_json
+from doubtless.files import read_json, reading, write_json
 from doubtless.metrics.measure import Curve, Measure
 
 SCHEMA = 1
@@ -133,7 +133,8 @@ class Evaluation:
     @classmethod
     def load(cls, path: str | Path) -> Evaluation:
         """Reads what `save` wrote; `queries` is None, and there are no `orders`."""
-        return cls.from_json(read_json(path))
+        with reading(path, "evaluation", kind=FileError, then="Evaluate again."):
+            return cls.from_json(read_json(path))
 
 
 def _rows_json(rows: Mapping[str, Mapping[str, Measure]]) -> dict[str, dict[str, Any]]:

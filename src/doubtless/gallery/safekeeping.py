@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from doubtless.errors import InputError
+from doubtless.errors import InputError, StoreError
+from doubtless.gallery.feedback.store import FeedbackStore
 from doubtless.index import checking, copies
 from doubtless.index.backends import backend_of
 from doubtless.index.checking import Check as Check
@@ -17,22 +18,35 @@ from doubtless.index.salvage import Salvage as Salvage
 
 def check(place: str | Path, *, thorough: bool = False) -> Check:
     """Whether a gallery is what was written into it; thorough: every byte of it is looked at."""
-    return checking.check(_folder(place), thorough=thorough)
+    found = checking.check(_folder(place), thorough=thorough)
+    if thorough:
+        found.damage.extend(FeedbackStore(_folder(place)).damage())
+    return found
 
 
 def backup(place: str | Path, to: str | Path) -> int:
     """Copies a gallery as it is at one moment, also while it is written to; how many items it has."""
+    _refuse_damaged(_folder(place))
     return copies.backup(_folder(place), _folder(to))
 
 
 def restore(copy: str | Path, to: str | Path) -> int:
     """Puts a copy where there is nothing; how many items it has."""
+    _refuse_damaged(_folder(copy))
     return copies.restore(_folder(copy), _folder(to))
 
 
 def salvage(place: str | Path, to: str | Path) -> Salvage:
     """Saves what can still be read of a damaged gallery into a new one."""
     return FolderIndex.salvage(_folder(place), _folder(to))
+
+
+def _refuse_damaged(place: Path) -> None:
+    """What people said is not copied where it is not what they said; the rest of a gallery sees to itself."""
+    if damage := FeedbackStore(place).damage():
+        raise StoreError(
+            f"{place} is damaged and was not copied: {damage[0]} Put that file aside, and the rest can be copied."
+        )
 
 
 def _folder(place: str | Path) -> Path:

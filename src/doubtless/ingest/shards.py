@@ -28,11 +28,12 @@ from torch import Tensor
 
 from doubtless.embedding import FAMILIES, Embedding, read_embedding, save_embedding
 from doubtless.errors import InputError
-from doubtless.files import read_json, write_bytes, write_json, write_text
+from doubtless.files import read_json, reading, write_bytes, write_json, write_text
 from doubtless.parquet import arrow_and_parquet
 
 MANIFEST = "embed.json"
 BAD = "bad.csv"
+AGAIN = "Delete it, and the same `doubtless embed` makes it again."
 
 
 class BadImage(NamedTuple):
@@ -105,7 +106,13 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise InputError(f"{folder} was not made by `doubtless embed`: it has no {MANIFEST}.")
-    return dict(read_json(path))
+    about = read_json(path)
+    wanted = {"parts": int, "model": str}
+    if not isinstance(about, dict) or not all(
+        isinstance(about.get(name), kind) for name, kind in wanted.items()
+    ):
+        raise InputError(f"{path} is damaged: it does not say how many parts there are, and of which model.")
+    return about
 
 
 def write_bad(folder: Path, bad: Sequence[BadImage]) -> None:
@@ -157,7 +164,10 @@ class ShardStore:
 
     def has(self, number: int) -> bool:
         """Whether a shard is there whole."""
-        return self._file(number).is_file() if self.format == "parquet" else has_shard(self.folder, number)
+        if self.format == "parquet":
+            return self._file(number).is_file()
+        with reading(self._place(number), "shard", then=AGAIN):
+            return has_shard(self.folder, number)
 
     def write(self, number: int, shard: EmbeddedShard) -> None:
         """Writes a shard, whole or not at all."""
@@ -168,17 +178,19 @@ class ShardStore:
 
     def read(self, number: int) -> EmbeddedShard:
         """What `write` was given."""
-        if self.format == "parquet":
-            return decode_shard(self._file(number).read_bytes())
-        return read_shard(self.folder, number)
+        with reading(self._place(number), "shard", then=AGAIN):
+            if self.format == "parquet":
+                return decode_shard(self._file(number).read_bytes())
+            return read_shard(self.folder, number)
 
     def bad(self, number: int) -> list[BadImage]:
         """The bad images of one shard."""
-        if self.format != "parquet":
-            return bad_of_shard(self.folder, number)
-        _, parquet = arrow_and_parquet()
-        about = json.loads(parquet.read_schema(self._file(number)).metadata[ABOUT])
-        return [BadImage(*entry) for entry in about["bad"]]
+        with reading(self._place(number), "shard", then=AGAIN):
+            if self.format != "parquet":
+                return bad_of_shard(self.folder, number)
+            _, parquet = arrow_and_parquet()
+            about = json.loads(parquet.read_schema(self._file(number)).metadata[ABOUT])
+            return [BadImage(*entry) for entry in about["bad"]]
 
     def must_fit(self) -> None:
         """Refuses a folder that was begun in the other format."""
@@ -201,6 +213,10 @@ class ShardStore:
 
     def _file(self, number: int) -> Path:
         return self.folder / f"part-{number:05d}.parquet"
+
+    def _place(self, number: int) -> Path:
+        """What is read first of a shard."""
+        return self._file(number) if self.format == "parquet" else _about(self.folder, number)
 
 
 def read_shards(folder: str | Path) -> Iterator[EmbeddedShard]:

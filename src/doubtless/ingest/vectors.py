@@ -11,6 +11,7 @@ because distances and doubt measured on them would be wrong without a word. A re
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from torch import Tensor
 from doubtless.data.streams.tables import LabelTable, check_ids, read_labels
 from doubtless.embedding import FAMILIES, Embedding, read_embedding
 from doubtless.errors import InputError, listed
+from doubtless.files import reading
 from doubtless.index.settings import IndexScore
 from doubtless.ingest.shards import EmbeddedShard, read_shards
 
@@ -91,10 +93,8 @@ def read_matrix(path: Path, *, flat: bool = False) -> Tensor:
     """Floats (n, D) of a .npy file as float32; with `flat`, (n,) is taken as (n, 1)."""
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
-    try:
+    with reading(path, ".npy file"):
         matrix = np.load(path, allow_pickle=False, mmap_mode="r")
-    except Exception as error:  # numpy raises many kinds for damaged files
-        raise InputError(f"{path} is no readable .npy file: {error}.") from error
     if not isinstance(matrix, np.ndarray):  # a .npz, whatever it is called
         raise InputError(f"{path} holds several arrays; a .npy file holds one.")
     if flat and matrix.ndim == 1:
@@ -172,20 +172,34 @@ def read_faiss(path: str | Path) -> FaissVectors:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"There is no file {path}.")
-    try:
-        index = faiss.read_index(str(path))  # owns what the downcast ones below look at
-    except RuntimeError as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise InputError(
-            f"{path} is no FAISS index of float vectors that can be read: {reason.rstrip('.')}."
-        ) from error
-    metric = index.metric_type
-    if metric not in (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT):
-        raise InputError(f"{path} is searched by FAISS's metric {metric}; accepted are L2 and inner product.")
-    values, ids = _contents(path, faiss.downcast_index(index))
+    with reading(path, "FAISS index of float vectors"):
+        with _no_more_than(path.stat().st_size):
+            index = faiss.read_index(str(path))  # owns what the downcast ones below look at
+        metric = index.metric_type
+        if metric not in (faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT):
+            raise InputError(
+                f"{path} is searched by FAISS's metric {metric}; accepted are L2 and inner product."
+            )
+        values, ids = _contents(path, faiss.downcast_index(index))
     if not len(values):
         raise InputError(f"{path} holds no vectors.")
     return _as_embedding(path, values, ids, is_l2=metric == faiss.METRIC_L2)
+
+
+@contextlib.contextmanager
+def _no_more_than(size: int) -> Iterator[None]:
+    """Lets FAISS, where it is new enough, take no more memory for a vector of a file than the file has bytes."""
+    import faiss
+
+    if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
+        yield
+        return
+    before = faiss.get_deserialization_vector_byte_limit()
+    faiss.set_deserialization_vector_byte_limit(size)
+    try:
+        yield
+    finally:
+        faiss.set_deserialization_vector_byte_limit(before)
 
 
 def _as_embedding(

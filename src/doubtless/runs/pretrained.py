@@ -22,7 +22,7 @@ from torch import Tensor
 
 from doubtless.config import Config
 from doubtless.errors import FileError, InputError
-from doubtless.files import read_json, write_bytes, write_json, write_text
+from doubtless.files import read_json, reading, write_bytes, write_json, write_text
 from doubtless.hub import reachable_hub
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import make_config
@@ -86,6 +86,8 @@ def load_saved(folder: str | Path) -> Method:
             f"{folder} holds no model of doubtless: its {ABOUT} is another library's. A network of timm is named "
             "timm:NAME."
         )
+    if not isinstance(about.get("schema", 0), int):
+        raise FileError(f"{folder / ABOUT} is damaged; save the model again.")
     if about.get("schema", 0) > SCHEMA:
         raise InputError(
             f"{folder / ABOUT} has schema {about['schema']}, this doubtless {__version__} reads up to {SCHEMA}; "
@@ -207,7 +209,7 @@ def _rebuilt(
     where: str | Path,
 ) -> Method:
     """The method that a description, a graph and a state make together."""
-    try:
+    with reading(where, "model", then="Save it again."):
         config, data = make_config(about["config"]), about["data"]
         backbone = None if network is None else _backbone(network, state, constants, about)
         spec = DataSpec(data["channels"], data["size"], list(data["label_names"]), backbone=backbone)
@@ -216,9 +218,6 @@ def _rebuilt(
         method = method_class(config.method)(config.model_copy(update={"model": model}), spec)
         method.config = config
         method.load_state_dict(state)
-    except (KeyError, TypeError, RuntimeError, AttributeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"The model in {where} is damaged ({reason}); save it again.") from error
     return method.eval()
 
 

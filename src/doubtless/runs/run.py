@@ -17,7 +17,7 @@ from torch import nn
 from doubtless.config import Config
 from doubtless.data import Split
 from doubtless.errors import FileError, InputError, RunError
-from doubtless.files import read_json, write_bytes, write_json, write_text
+from doubtless.files import read_json, reading, write_bytes, write_json, write_text
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import load_config
 from doubtless.models.backbones import PYTHON
@@ -85,7 +85,7 @@ class Run:
         file = self.path / "log.csv"
         if not file.is_file():
             return []
-        with file.open() as lines:
+        with reading(file, "log of a training", kind=RunError), file.open() as lines:
             return [
                 {key: float(value) for key, value in row.items() if value} for row in csv.DictReader(lines)
             ]
@@ -122,13 +122,11 @@ class Run:
                 f"{self.path}/model.json has schema {about['schema']}, this doubtless {__version__} reads up to "
                 f"{SCHEMA}; update doubtless (it was written by {about.get('doubtless', 'a newer one')})."
             )
-        try:
+        with reading(self.path, "run", kind=RunError, then="Train it again."):
             spec = DataSpec(**about["data"], backbone=encoder if self.has_network_of_others else None)
-        except (KeyError, TypeError) as error:
-            raise RunError(f"{self.path}/model.json is damaged ({error}); train again.") from error
-        method = method_class(self.config.method)(self._without_downloads(), spec)
-        self.adopt(method)
-        self._load_state(method)
+            method = method_class(self.config.method)(self._without_downloads(), spec)
+            self.adopt(method)
+            self._load_state(method)
         return method.eval()
 
     @property
@@ -139,9 +137,12 @@ class Run:
 
     def _about(self) -> dict[str, Any]:
         try:
-            return read_json(self.path / "model.json")
+            about = read_json(self.path / "model.json")
         except FileError as error:
             raise RunError(f"{error} Or train the run again.") from error
+        if not isinstance(about, dict) or not isinstance(about.get("schema", 0), int):
+            raise RunError(f"{self.path}/model.json is damaged; train again.")
+        return about
 
     def adopt(self, method: Method) -> None:
         """Tells a method where its run is, and how the runs it is made of are opened."""
@@ -186,15 +187,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RunError(f"There is no checkpoint {path} to resume; start without --resume.") from None
     except Exception as error:  # zip, zlib and torch each raise their own for a truncated file
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise RunError(
             f"{path} is damaged and cannot be resumed ({reason}); start again elsewhere."
         ) from error
-    if not isinstance(state, dict) or "doubtless" not in state:
+    about = state.get("doubtless") if isinstance(state, dict) else None
+    if not isinstance(about, dict) or not isinstance(about.get("schema"), int):
         raise RunError(f"{path} is not a checkpoint of doubtless.")
-    if state["doubtless"]["schema"] > SCHEMA:
+    if about["schema"] > SCHEMA:
         raise RunError(
-            f"{path} has schema {state['doubtless']['schema']}, this doubtless {__version__} reads up to "
+            f"{path} has schema {about['schema']}, this doubtless {__version__} reads up to "
             f"{SCHEMA}; update doubtless to resume it."
         )
     return state

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from doubtless.distributed import is_main
-from doubtless.files import read_json, write_json
+from doubtless.errors import FileError
+from doubtless.files import read_json, reading, write_json
 from doubtless.progress import Stopwatch, measuring, running
 
 NAME = "timing.json"
@@ -53,9 +54,11 @@ def read_timing(folder: Path) -> dict[str, Any]:
     file = folder / NAME
     if not file.is_file():
         return {}
-    return dict(read_json(file))
+    with reading(file, "file of times", kind=FileError):
+        return dict(read_json(file))
 
 
 def phases_of(folder: Path) -> Mapping[str, float]:
     """Phase → seconds, of a folder where they are written; those of older runs have none."""
-    return {name: float(seconds) for name, seconds in read_timing(folder).get("phases", {}).items()}
+    with reading(folder / NAME, "file of times", kind=FileError):
+        return {name: float(seconds) for name, seconds in read_timing(folder).get("phases", {}).items()}

@@ -16,6 +16,7 @@ from typing import Any
 from doubtless.data.streams.parquet import class_names_of, detect_columns, is_plain, record_of_row
 from doubtless.data.streams.records import Columns, ImageRecord
 from doubtless.errors import InputError, nearest
+from doubtless.files import reading
 from doubtless.hub import cached_datasets
 
 SCHEME = "hf:"
@@ -63,8 +64,10 @@ class DatasetStream:
         names = class_names_of(self.dataset.features.get(self.columns.label))
         ids = self.ids()
         for row in range(self.first, self.stop):
+            with reading(self.name, "data set"):
+                values = self.dataset[row]
             yield record_of_row(
-                next(ids), f"{self.name}/{row}", self.dataset[row], self.columns, others=others, names=names
+                next(ids), f"{self.name}/{row}", values, self.columns, others=others, names=names
             )
 
 
@@ -81,6 +84,8 @@ def open_dataset(source: str, columns: Columns) -> list[DatasetStream]:
 def _stream(dataset: Any, place: str, part: str, columns: Columns) -> DatasetStream:
     from datasets import Image
 
+    with reading(f"{SCHEME}{place}", "data set"):  # what lies where it should not would end the process
+        dataset.data.validate(full=True)
     schema = dataset.features.arrow_schema
     detected = detect_columns(Path(f"{SCHEME}{place}"), schema, columns)
     if isinstance(dataset.features[detected.image], Image):

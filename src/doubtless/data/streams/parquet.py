@@ -12,6 +12,7 @@ from doubtless.data.images import too_large
 from doubtless.data.streams.records import Columns, ImageRecord, file_fingerprint, plain_metadata
 from doubtless.data.streams.tables import FILE_NAMES, LABEL_NAMES
 from doubtless.errors import InputError, nearest
+from doubtless.files import reading
 from doubtless.parquet import opened_parquet
 
 IMAGE_NAMES = ("image", "img", "picture", "image_bytes", "bytes", "jpg", "jpeg", "png")
@@ -158,10 +159,8 @@ def read_plain_columns(path: Path) -> dict[str, list[Any]]:
     """Columns of texts, numbers and truth values, whole."""
     with opened_parquet(path) as file:
         names = [field.name for field in file.schema_arrow if is_plain(field.type)]
-        try:
+        with reading(path, "parquet file"):
             columns = file.read(columns=names).to_pydict()
-        except (OSError, ValueError) as error:  # pyarrow's own errors are ValueErrors and OSErrors
-            raise InputError(f"{path} is damaged: {error}.") from error
     return {name: list(columns[name]) for name in names}
 
 

@@ -21,8 +21,9 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, Literal
 
-from doubtless.errors import DiskFullError, FileError, InputError
+from doubtless.errors import DiskFullError, DoubtlessError, FileError, InputError
 from doubtless.files import write_text
+from doubtless.gallery.feedback import seals
 from doubtless.index.database.connection import lacks_room, open_as, reading_mode
 
 FILE = "feedback.sqlite"
@@ -172,19 +173,19 @@ class FeedbackStore:
         """Everything that was said, in its order."""
         own = "said.number, said.time, said.verdict, said.label, said.who"
         query = f"SELECT {own}, {COLUMNS} FROM said JOIN answer ON answer.number = said.answer ORDER BY 1"
-        with self._reading() as connection:
+        with self._reading(seals.SAID, seals.ANSWER) as connection:
             rows = connection.execute(query).fetchall()
-        return [Feedback(*row[:5], _shown(row[5:])) for row in rows]  # type: ignore[call-arg]
+            return [Feedback(*row[:5], _shown(row[5:])) for row in rows]  # type: ignore[call-arg]
 
     def answers(self, promise: str | None = None) -> list[tuple[Shown, Feedback | None]]:
         """Answers that were kept or judged, in the order in which they were given, with the last word on each."""
-        with self._reading() as connection:
+        with self._reading(seals.ANSWER) as connection:
             query = f"SELECT {COLUMNS} FROM answer" + ("" if promise is None else " WHERE promise = ?")
             rows = connection.execute(
                 f"{query} ORDER BY time, number", () if promise is None else (promise,)
             ).fetchall()
+            kept = [_shown(row) for row in rows]
         last = {(one.shown.id, one.shown.promise): one for one in self.entries()}
-        kept = [_shown(row) for row in rows]
         return [(shown, last.get((shown.id, shown.promise))) for shown in kept]
 
     def numbers(self, answers: Sequence[Shown]) -> list[bytes | None]:
@@ -208,26 +209,39 @@ class FeedbackStore:
         with self._writing() as connection:
             row = connection.execute("SELECT answers FROM given WHERE promise = ?", (promise,)).fetchone()
             first = 0 if row is None else int(row[0])
-            connection.execute("REPLACE INTO given VALUES (?, ?)", (promise, first + AHEAD))
+            connection.execute(
+                "REPLACE INTO given (promise, answers) VALUES (?, ?)", (promise, first + AHEAD)
+            )
         return first
 
     def given(self, promise: str) -> int:
         """How many answers were counted under a promise, at least as many as were given."""
         if promise in self._counting:
             return self._counting[promise][0]
-        with self._reading() as connection:
+        with self._reading(seals.GIVEN) as connection:
             row = connection.execute("SELECT answers FROM given WHERE promise = ?", (promise,)).fetchone()
-        return 0 if row is None else int(row[0])
+            return 0 if row is None else int(row[0])
 
     def check(self, id: str, label: str, who: str | None = None) -> None:
         """Writes down that what is called `id` does have this label; durable when it returns."""
         with self._writing() as connection:
-            connection.execute("REPLACE INTO checked VALUES (?, ?, ?, ?)", (id, label, time.time(), who))
+            values = (id, label, time.time(), who)
+            connection.execute("REPLACE INTO checked (id, label, time, who) VALUES (?, ?, ?, ?)", values)
 
     def checked(self) -> set[tuple[str, str]]:
         """What was looked at and found to be right: ids and labels."""
-        with self._reading() as connection:
-            return set(connection.execute("SELECT id, label FROM checked").fetchall())
+        with self._reading(seals.CHECKED) as connection:
+            return set(connection.execute("SELECT id, label FROM checked NOT INDEXED").fetchall())
+
+    def damage(self) -> list[str]:
+        """What is wrong with the file, all of it looked at: sentences, none where it is whole or not there."""
+        try:
+            with self._reading(*seals.SEALS) as connection:
+                told = connection.execute("PRAGMA integrity_check(10)").fetchall()
+            self.entries(), self.answers()
+        except FileError as error:
+            return [str(error)]
+        return [f"What was said of answers, {self.path}: {line}." for (line,) in told if line != "ok"]
 
     def export(self, path: str | Path) -> int:
         """Writes everything that was said into a .csv or .jsonl file; how many entries."""
@@ -254,7 +268,10 @@ class FeedbackStore:
                 try:
                     for statement in TABLES.split(";"):
                         connection.execute(statement)
+                    seals.know_seals(connection)
+                    seals.prepare(connection)
                     yield connection
+                    seals.seal_new(connection)
                     connection.execute("COMMIT")
                 except BaseException:
                     with contextlib.suppress(
@@ -264,10 +281,13 @@ class FeedbackStore:
                     raise
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
-        """What is there at one moment; nothing where there is no file."""
+    def _reading(self, *sealed: seals.Seal) -> Iterator[sqlite3.Connection]:
+        """What is there at one moment, nothing where there is no file; seals that must be whole."""
         with self._translated(), contextlib.closing(self._readable()) as connection:
             connection.execute("BEGIN")
+            seals.know_seals(connection)
+            if seals.broken(connection, sealed):
+                raise ValueError("it does not hold what was written into it")
             yield connection
 
     def _readable(self) -> sqlite3.Connection:
@@ -289,9 +309,13 @@ class FeedbackStore:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except DoubtlessError:
+            raise
         except (sqlite3.Error, OSError) as error:
             kind = DiskFullError if lacks_room(error) else FileError
             raise kind(f"What was said of answers, {self.path}, cannot be used: {error}.") from error
+        except (TypeError, ValueError, KeyError) as error:  # values of other kinds than were written
+            raise FileError(f"What was said of answers, {self.path}, is damaged: {error}.") from error
 
 
 COLUMNS = ", ".join(f"answer.{one.name}" for one in fields(Shown))
@@ -326,7 +350,7 @@ def _insert(
     )
     if row.rowcount == 0 and shown.drawn and not shown.thinned:
         connection.execute(
-            "UPDATE answer SET drawn = 1, asked = 1 WHERE id = ? AND promise = ? AND drawn = 0",
+            "UPDATE answer SET drawn = 1, asked = 1, seal = NULL WHERE id = ? AND promise = ? AND drawn = 0",
             (shown.id, shown.promise),
         )
     return row.rowcount > 0

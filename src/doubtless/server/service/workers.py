@@ -79,7 +79,9 @@ class DecodingProcess:
                 stderr=subprocess.DEVNULL,
                 env={**os.environ, **one_arena},
                 bufsize=0,
-                start_new_session=True,  # Ctrl-C is for the service, which ends it when it is done
+                # Ctrl-C is for the service, which ends it when it is done. No session of its own: Linux shares
+                # processors out among sessions first, and `nice` would count within it alone.
+                process_group=0,
             )
             for pipe in (self._process.stdin, self._process.stdout):
                 assert pipe is not None
