@@ -1,6 +1,6 @@
 """Does a promise survive use? Filters, growth, another gallery in the place of the first, several photos.
 
-    python benchmarks/promise.py --cache features --divisions 200 --histories 500 --jobs 16
+    python benchmarks/promise.py --cache features --divisions 200 --compared 40 --histories 500 --jobs 16
 
 Features of EfficientNet-lite0 (frozen_features.py), half-whitened by the training classes, as in open_set.py. What
 is measured is kept in the cache per division, so the command can be stopped and called again with more of them. It
@@ -15,6 +15,7 @@ Filters    A random tenth of the gallery's labels, and a random tenth of its ite
            *whole*: by the distribution and the promise of the whole gallery. *tail*: the same, log P(none)/P(label)
            moved by b · log(size of the gallery/size of the part), with b from random thirds of the gallery; its
            promise is of the calibration queries, moved likewise. *part*: what the gallery does (`fit_part`).
+           The first two are what it is compared with, in the first `--compared` divisions.
 Growth     From a random tenth of the labels (of Omniglot, from 1,000 items) to the whole gallery. *whole* is what
            was fitted before it grew, *tail* extrapolates it, *part* is fitted on the grown gallery.
 ECE        of the most probable of labels and none, pooled: all divisions' queries in 15 bins of equal width;
@@ -65,10 +66,11 @@ from doubtless.laplace import half_whitened
 
 RESULTS = Path(__file__).parent / "results" / "promise"
 STEPS = 20
+ALL = 10**9
 GROWN_FROM = 1_000
 
 
-def filters(photos: Photos, seed: int) -> Record:
+def filters(photos: Photos, seed: int, *, compared: int = ALL) -> Record:
     """A tenth of the labels, and a tenth of the items."""
     division = divide(photos.labels, seed)
     gallery = items_of(photos, division.gallery)
@@ -82,7 +84,14 @@ def filters(photos: Photos, seed: int) -> Record:
         part = gallery[chosen]
         known = division.known[torch.isin(photos.labels[division.known], part.label)]
         found = three_ways(
-            photos, known, division.unknown, calibrated=gallery, searched=part, everything=gallery, seed=seed
+            photos,
+            known,
+            division.unknown,
+            calibrated=gallery,
+            searched=part,
+            everything=gallery,
+            seed=seed,
+            compared=seed < compared,
         )
         record[name] = found | {"items": len(part), "known": len(known)}
     return record
@@ -97,7 +106,7 @@ def divided_for_growth(labels: Tensor, seed: int) -> Division:
     return Division(*(part.nonzero().squeeze(1) for part in (inside, ~unknown & ~inside, unknown)))
 
 
-def growth(photos: Photos, seed: int) -> Record:
+def growth(photos: Photos, seed: int, *, compared: int = ALL) -> Record:
     """From a tenth of the labels, or about 1,000 items if that is less, to all of the gallery, and back."""
     large = len(photos.labels) > 20 * GROWN_FROM
     division = divided_for_growth(photos.labels, seed) if large else divide(photos.labels, seed)
@@ -109,12 +118,9 @@ def growth(photos: Photos, seed: int) -> Record:
     small = gallery[torch.isin(gallery.label, some).nonzero().squeeze(1)]
     known = division.known[torch.randperm(len(division.known), generator=generator)[:4000]]
     of_small = division.known[torch.isin(photos.labels[division.known], some)]
-    grown = three_ways(
-        photos, known, division.unknown, calibrated=small, searched=gallery, everything=gallery, seed=seed
-    )
-    shrunk = three_ways(
-        photos, of_small, division.unknown, calibrated=gallery, searched=small, everything=small, seed=seed
-    )
+    ways = partial(three_ways, photos, seed=seed, compared=seed < compared)
+    grown = ways(known, division.unknown, calibrated=small, searched=gallery, everything=gallery)
+    shrunk = ways(of_small, division.unknown, calibrated=gallery, searched=small, everything=small)
     return {
         "seed": seed,
         "grown": grown | {"from": len(small), "items": len(gallery), "known": len(known)},
@@ -246,6 +252,12 @@ def main() -> None:
     names = [*FEATURES, "omniglot-whole"]
     parser.add_argument("--sets", nargs="+", choices=names, default=names)
     parser.add_argument("--experiments", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
+    parser.add_argument(
+        "--compared",
+        type=int,
+        default=ALL,
+        help="Divisions in which the ways beside *part* are measured, too.",
+    )
     parser.add_argument("--histories", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=1, help="Processes, of one thread each.")
     parser.add_argument("--validation", action="store_true")
@@ -256,7 +268,10 @@ def main() -> None:
         for experiment in ["growth"] if name == "omniglot-whole" else options.experiments:
             path = folder / f"{name}-{experiment}.jsonl"
             wanted = options.histories if experiment == "history" else options.divisions
-            made = partial(measured_by, EXPERIMENTS[experiment], photos, jobs=options.jobs)
+            measure = EXPERIMENTS[experiment]
+            if experiment in ("filters", "growth"):
+                measure = partial(measure, compared=options.compared)
+            made = partial(measured_by, measure, photos, jobs=options.jobs)
             kept(path, wanted, made)
     if not options.validation:
         write_results(folder, options.out)

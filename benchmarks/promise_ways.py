@@ -140,23 +140,35 @@ def three_ways(
     searched: Items,
     everything: Items,
     seed: int,
+    compared: bool = True,
 ) -> Record:
-    """Queries told by what was fitted elsewhere, by that moved by size, and by what is fitted here."""
-    before, _ = fitted(photos, calibrated, calibrated, seed)
+    """Queries told by what is fitted here and, if `compared`, by what was elsewhere, as it is and moved by size."""
     rows = torch.cat([known, unknown])
     label = photos.labels[rows]
-    plain = told(photos, rows, searched, before.fitted.model)
-    slope = tail_slope(photos, calibrated, before, seed)
-    shift = slope * float(torch.tensor(len(calibrated) / len(searched)).log())
-    record = {"whole": came_to(plain, label, len(known), before.promise)}
-    present, absent = (moved(one, shift) for one in before.fitted.unseen(unknown=TERMS.unknown))
-    own, removed = before.searches.label, before.searches.removed
-    outcomes = Outcomes(present.sureness, present.first[0] == own, own, absent.sureness, removed)
-    record["tail"] = came_to(moved(plain, shift), label, len(known), Promise.of(outcomes, TERMS))
+    record: Record = {"whole": None, "tail": None, "part": None}
+    if compared:
+        record |= _elsewhere(photos, rows, label, len(known), calibrated, searched, seed)
     try:
         made, _ = fitted(photos, searched, everything, seed)
     except InputError:
-        return record | {"part": None}
+        return record
     found = told(photos, rows, searched, made.fitted.model)
     record["part"] = came_to(found, label, len(known), made.promise)
     return record
+
+
+def _elsewhere(
+    photos: Photos, rows: Tensor, label: Tensor, known: int, calibrated: Items, searched: Items, seed: int
+) -> Record:
+    """What came of queries at rows (n,) by what was fitted elsewhere, as it is and moved by size."""
+    before, _ = fitted(photos, calibrated, calibrated, seed)
+    plain = told(photos, rows, searched, before.fitted.model)
+    slope = tail_slope(photos, calibrated, before, seed)
+    shift = slope * float(torch.tensor(len(calibrated) / len(searched)).log())
+    present, absent = (moved(one, shift) for one in before.fitted.unseen(unknown=TERMS.unknown))
+    own, removed = before.searches.label, before.searches.removed
+    outcomes = Outcomes(present.sureness, present.first[0] == own, own, absent.sureness, removed)
+    return {
+        "whole": came_to(plain, label, known, before.promise),
+        "tail": came_to(moved(plain, shift), label, known, Promise.of(outcomes, TERMS)),
+    }

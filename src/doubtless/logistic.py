@@ -70,8 +70,8 @@ def fit_logistic(
         gradient = design.T @ (rows * (chance - target)) + ridge * (coefficients - around)
         curvature = (design * (rows * chance * (1 - chance)).unsqueeze(1)).T @ design + torch.diag(ridge)
         held = (coefficients <= bound) & (gradient >= 0)
-        step = _step_of_others(curvature, gradient, held)
-        proposed, current = _first_no_worse(cost, current, coefficients, step, bound)
+        step = step_of_others(curvature, gradient, held)
+        proposed, current = first_no_worse(cost, current, coefficients, step, bound)
         moved = float((proposed - coefficients).abs().max())
         coefficients = proposed
         if moved < TOLERANCE:
@@ -122,14 +122,14 @@ def _with_intercept(values: Tensor | None, like: Tensor, default: float, interce
     return whole
 
 
-def _step_of_others(curvature: Tensor, gradient: Tensor, held: Tensor) -> Tensor:
+def step_of_others(curvature: Tensor, gradient: Tensor, held: Tensor) -> Tensor:
     """Newton's step in the coefficients that are not held, 0 in those that are, (F + 1,)."""
     together = held.unsqueeze(0) | held.unsqueeze(1)
     curvature = curvature.masked_fill(together, 0.0) + torch.diag(held.double())
     return torch.linalg.solve(curvature, gradient.masked_fill(held, 0.0))
 
 
-def _first_no_worse(
+def first_no_worse(
     cost: Cost, current: Tensor, coefficients: Tensor, step: Tensor, bound: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The first of step, step/2, step/4, … that costs no more once within the bounds, and what it costs.

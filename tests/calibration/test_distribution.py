@@ -216,6 +216,34 @@ class TestChoice:
         (gradient,) = torch.autograd.grad(cost(weight), weight)
         assert float(gradient.abs().max()) < 1e-7
 
+    def test_bounded_weights_are_the_optimum_within_their_bounds(self) -> None:
+        """Two columns that say nearly the same, and nothing but noise: unbounded, one of them would be negative."""
+        generator = torch.Generator().manual_seed(1)
+        cosine = torch.rand(200, 6, 1, generator=generator, dtype=torch.double)
+        table = torch.cat([torch.randn(cosine.shape, generator=generator), cosine, cosine.square()], dim=2)
+        there = torch.ones(200, 6, dtype=torch.bool)
+        chosen = (
+            (6 * cosine - 5 * cosine.square()).squeeze(2).softmax(1).multinomial(1, generator=generator)[:, 0]
+        )
+        rising = torch.tensor([False, True, True])
+        free, fitted = (ConditionalLogit.fit(table, there, chosen, rising=one) for one in (None, rising))
+        assert float(free.weight[2]) < 0
+        assert float(fitted.weight[2]) == 0
+        standard = (table - fitted.mean) / fitted.scale
+
+        def cost(weight: Tensor) -> Tensor:
+            utility = standard @ weight
+            return (utility.logsumexp(1) - utility[torch.arange(200), chosen]).sum() + 0.5 * weight @ weight
+
+        best = minimize(
+            lambda w: float(cost(torch.tensor(w))),
+            [0.1] * 3,
+            bounds=[(None, None), (0, None), (0, None)],
+            method="L-BFGS-B",
+            options={"ftol": 1e-15, "gtol": 1e-9},
+        )
+        assert fitted.weight.tolist() == pytest.approx(best.x.tolist(), abs=1e-4)
+
     def test_separable_choices_have_finite_weights(self) -> None:
         table = torch.tensor([[[1.0], [0.0]]]).expand(50, 2, 1)
         fitted = ConditionalLogit.fit(
@@ -264,7 +292,8 @@ class TestShift:
         )
         assert bool((few.none < many.none).all())
         within = [answer.probability / (1 - answer.none).unsqueeze(1) for answer in (few, many)]
-        assert torch.allclose(*within)
+        rounding = 1e-9 / float((1 - many.none).min())  # probabilities are told with nine decimals
+        assert torch.allclose(*within, rtol=0, atol=rounding)
 
 
 class TestDistribution:
@@ -517,6 +546,32 @@ class TestBackground:
         unchanged = (fitted.absent.scores["all"] - again.absent.scores["all"]).abs() < 1e-9
         assert bool(unchanged[own].all())
         assert not bool(unchanged.all())
+
+    def test_a_nearer_cosine_never_speaks_against_a_label(self, fitted: FittedDistribution) -> None:
+        cosine = torch.linspace(-1, 1, 201, dtype=torch.double).unsqueeze(1)
+        table = torch.cat([torch.zeros(201, 3, dtype=torch.double), cosine, -((1 - cosine) ** 2) / 2], dim=1)
+        for weights in (fitted.model.weights, *fitted.others):
+            utility = weights.choice(table)
+            assert bool((utility.diff() >= 0).all())
+            assert float(utility[-1]) > float(utility[0])
+
+    def test_weights_saved_before_the_cosine_stood_there_twice_answer_alike(
+        self, fitted: FittedDistribution, outside: tuple[LabelHits, Tensor], gallery: tuple[Tensor, Tensor]
+    ) -> None:
+        items, label = gallery
+        there = fitted.present.there
+        names = ("narrow", "wide", "distance", "cosine")
+        table = torch.stack([fitted.present.table[name] for name in names], dim=2)
+        right = (fitted.present.label == label.unsqueeze(1)) & there
+        old = ConditionalLogit.fit(
+            table[right.any(1)], there[right.any(1)], right[right.any(1)].int().argmax(1)
+        )
+        model = LabelDistribution(replace(fitted.model.weights, choice=old), fitted.model.by)
+        given = evidence(outside[0], model.by, vectors=lambda rows: items[rows])
+        utility = old(torch.stack([given.table[name] for name in names], dim=2))
+        told = model(outside[0], vectors=lambda rows: items[rows])
+        within = told.probability / (1 - told.none).unsqueeze(1)
+        assert torch.allclose(within, shares(utility, given.there), atol=1e-6)
 
     def test_calibrations_saved_before_answer_as_before(
         self, fitted: FittedDistribution, outside: tuple[LabelHits, Tensor], gallery: tuple[Tensor, Tensor]

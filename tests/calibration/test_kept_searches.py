@@ -57,6 +57,15 @@ def test_following_a_change_finds_what_a_search_of_everything_finds(last: int, r
             assert hits[hits >= 0].tolist() == by_hand(now, own, without_label=without)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.integers(0, 400), min_size=1, max_size=40), st.lists(st.integers(-1, 450), min_size=1))
+def test_rows_are_found_wherever_they_lie(there: set[int], asked: list[int]) -> None:
+    """Close together, where a table says where they are, and far apart, where they are searched for."""
+    gallery, rows = items(list(there)), torch.tensor([asked])
+    assert gallery.has(rows).tolist() == [[row in there for row in asked]]
+    assert gallery.label_of(rows).tolist() == [[row % 7 if row in there else -1 for row in asked]]
+
+
 def test_only_queries_that_lost_much_search_again() -> None:
     before = items(list(range(150)))
     kept = searched(before, torch.arange(40))

@@ -1,7 +1,8 @@
 """Conditional logit (McFadden 1974): which of several alternatives it is, from numbers that describe each of them.
 
 P(l) = exp(weight · x_l) / Σ exp(weight · x_m) over the alternatives of one query. Fitted by Newton's method with a
-ridge, in float64: a concave likelihood of a few weights, whatever number of alternatives there is.
+ridge, in float64: a concave likelihood of a few weights, whatever number of alternatives there is. Some weights may
+be bounded by 0, as in `doubtless.logistic`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from doubtless.errors import InputError
-from doubtless.logistic import PENALTY, ROUNDING, STEPS, TOLERANCE
+from doubtless.logistic import PENALTY, STEPS, TOLERANCE, first_no_worse, step_of_others
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,15 +32,23 @@ class ConditionalLogit:
     weight: Tensor  # (F,)
 
     @classmethod
-    def fit(cls, table: Tensor, there: Tensor, chosen: Tensor) -> ConditionalLogit:
-        """From alternatives (n, M, F), which of them exist (n, M), and which one it was (n,)."""
+    def fit(
+        cls, table: Tensor, there: Tensor, chosen: Tensor, *, rising: Tensor | None = None
+    ) -> ConditionalLogit:
+        """From alternatives (n, M, F), which of them exist (n, M), and which one it was (n,).
+
+        rising   (F,) whether a weight is never negative; None: any may be
+        """
         _check(table, there, chosen)
         table = table.double()
         values = table[there]
         mean, scale = values.mean(0), values.std(0, correction=0)
         scale = torch.where(scale > 0, scale, 1.0)
         standard = ((table - mean) / scale).masked_fill(~there.unsqueeze(2), 0.0)
-        return cls(mean, scale, _newton(standard, there, chosen))
+        bound = torch.full_like(mean, -torch.inf)
+        if rising is not None:
+            bound = bound.masked_fill(rising, 0.0)
+        return cls(mean, scale, _newton(standard, there, chosen, bound))
 
     def __call__(self, table: Tensor) -> Tensor:
         """Utilities (n, M) of alternatives (n, M, F), float64."""
@@ -67,8 +76,8 @@ def shares(utility: Tensor, there: Tensor) -> Tensor:
     return utility.masked_fill(~there, smallest).softmax(1).masked_fill(~there, 0.0)
 
 
-def _newton(table: Tensor, there: Tensor, chosen: Tensor) -> Tensor:
-    """The weights (F,) of least −log P(chosen) + ½ · PENALTY · ‖weight‖², steps halved until they cost no more."""
+def _newton(table: Tensor, there: Tensor, chosen: Tensor, bound: Tensor) -> Tensor:
+    """The weights (F,) of least −log P(chosen) + ½ · PENALTY · ‖weight‖², none below its bound (F,)."""
     taken = table[torch.arange(len(table), device=table.device), chosen]  # (n, F)
     flat = table.flatten(0, 1)
     ridge = PENALTY * torch.eye(table.shape[2], dtype=torch.double, device=table.device)
@@ -84,14 +93,12 @@ def _newton(table: Tensor, there: Tensor, chosen: Tensor) -> Tensor:
         expected = (chance.unsqueeze(2) * table).sum(1)  # (n, F)
         gradient = (expected - taken).sum(0) + ridge @ weight
         curvature = (flat * chance.flatten().unsqueeze(1)).T @ flat - expected.T @ expected + ridge
-        step = torch.linalg.solve(curvature, gradient)
-        while (
-            float(step.abs().max()) >= TOLERANCE and not cost(weight - step) <= current + ROUNDING * current
-        ):
-            step = step / 2
-        weight = weight - step
-        current = cost(weight)
-        if float(step.abs().max()) < TOLERANCE:
+        held = (weight <= bound) & (gradient >= 0)
+        step = step_of_others(curvature, gradient, held)
+        proposed, current = first_no_worse(cost, current, weight, step, bound)
+        moved = float((proposed - weight).abs().max())
+        weight = proposed
+        if moved < TOLERANCE:
             break
     return weight
 

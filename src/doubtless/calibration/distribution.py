@@ -135,7 +135,7 @@ class Weights:
             )
         table = _stacked(present)
         choice = ConditionalLogit.fit(
-            table[found], present.there[found], right[found].to(torch.uint8).argmax(1)
+            table[found], present.there[found], right[found].to(torch.uint8).argmax(1), rising=_rising(table)
         )
         both = torch.cat(
             [none_features(present, choice(table)), none_features(absent, choice(_stacked(absent)))]
@@ -153,7 +153,8 @@ class Weights:
 
     def shares_and_odds(self, given: Evidence) -> tuple[Tensor, Tensor]:
         """Shares (n, M) of labels if it is one of them, and log-odds (n,) of none as at the fitting."""
-        utility = self.choice(_stacked(given))
+        # Calibrations saved before there were as many columns know the first of them only.
+        utility = self.choice(_stacked(given)[:, :, : len(self.choice.weight)])
         return shares(utility, given.there), self.none(none_features(given, utility))
 
     def told(self, given: Evidence, share: Tensor, odds: Tensor, *, unknown: float) -> Distribution:
@@ -259,6 +260,23 @@ def _best_other(given: Evidence) -> Tensor:
 
 
 def _stacked(given: Evidence) -> Tensor:
-    """The evidence that chooses among labels, (n, M, F)."""
+    """The evidence that chooses among labels, (n, M, F).
+
+    The cosine stands there twice, as it is and as −(1 − cosine)²/2, so that what it adds may be less the nearer a
+    label is: where labels have an item or two each, a query is now and then far nearer to a wrong one.
+    """
     names = (*OF_SCORES, *(name for name in OF_VECTORS if name in given.table))
-    return torch.stack([given.table[name] for name in names], dim=2)
+    columns = [given.table[name] for name in names]
+    if "cosine" in given.table:
+        columns.append(-(1 - given.table["cosine"]).square() / 2)
+    return torch.stack(columns, dim=2)
+
+
+def _rising(table: Tensor) -> Tensor:
+    """Which columns (F,) of the evidence may never speak against a label: those of the cosine.
+
+    Each of them rises up to a cosine of 1, and so does their sum, beyond what calibration queries came to as well.
+    """
+    rising = torch.zeros(table.shape[2], dtype=torch.bool, device=table.device)
+    rising[len(OF_SCORES) + 1 :] = True
+    return rising

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from doubtless.calibration.searches import Sample, Searches
 SPARE = 14
 """Hits kept beyond those that answers look at: so many may be removed before a query is searched again."""
 SCORES_AT_ONCE = 2**22
+SPARSE = 4
+"""Rows per item up to which their places are kept in a table."""
 
 LabelOf = Callable[[Tensor], Tensor]
 """Rows of items in any shape → their label codes; −1 of one that is not there, or has none."""
@@ -53,15 +56,33 @@ class Items:
         """Label codes of rows in any shape; −1 of one that is not among these items, or has none."""
         if not len(self.row):
             return torch.full_like(rows, -1)
-        place = torch.searchsorted(self.row, rows.contiguous()).clamp_max(len(self.row) - 1)
-        return torch.where(self.row[place] == rows, self.label[place], -1)
+        place, there = self._places(rows)
+        return torch.where(there, self.label[place], -1)
 
     def has(self, rows: Tensor) -> Tensor:
         """Whether rows, in any shape, are among these items."""
         if not len(self.row):
             return torch.zeros_like(rows, dtype=torch.bool)
-        place = torch.searchsorted(self.row, rows.contiguous()).clamp_max(len(self.row) - 1)
-        return self.row[place] == rows
+        return self._places(rows)[1]
+
+    def _places(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Where rows stand among these items, anywhere if they do not, and whether they do."""
+        if self._place_of is None:
+            place = torch.searchsorted(self.row, rows.contiguous()).clamp_max(len(self.row) - 1)
+        else:
+            place = self._place_of[rows.clamp(0, len(self._place_of) - 1)]
+        return place, self.row[place] == rows
+
+    @cached_property
+    def _place_of(self) -> Tensor | None:
+        """Row → its place among these items, anything for rows that are none; None where rows are too far apart.
+
+        Looking up is several times as quick as searching, and a gallery that lost few items has few gaps.
+        """
+        size = int(self.row[-1]) + 1
+        if size > SPARSE * len(self.row):
+            return None
+        return torch.zeros(size, dtype=torch.long).index_copy_(0, self.row, torch.arange(len(self.row)))
 
     def counted(self, label: Tensor) -> Tensor:
         """How many of these items carry each label (n,)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -187,16 +186,20 @@ def _measured(
     of_present = nobody if sample.row is None else torch.where(sample.row >= 0, items[sample.row], -1)
     labels = folds_of(torch.cat([sample.label, searches.removed]), folds=folds, generator=generator)
     of_sample, of_absent = labels[: len(sample.label)], labels[len(sample.label) :]
-    own = (searches.label, nearest)
-
-    def measured(
-        hits: LabelHits, fold: Tensor, of_sample: Tensor, own: tuple[Tensor, Tensor] | None
-    ) -> Evidence:
-        return _in_folds(hits, fold, of_sample, vectors, searches.vectors, by, own)
-
     return (
-        measured(searches.present, of_present, items, own),
-        measured(searches.absent, of_absent, of_sample, None),
+        evidence(
+            searches.present,
+            by,
+            vectors=searches.vectors,
+            without=(searches.label, nearest),
+            parts=_in_folds(of_present, items, vectors, by),
+        ),
+        evidence(
+            searches.absent,
+            by,
+            vectors=searches.vectors,
+            parts=_in_folds(of_absent, of_sample, vectors, by),
+        ),
     )
 
 
@@ -216,40 +219,12 @@ def measuring_folds(sample: LabelledVectors) -> int:
 
 
 def _in_folds(
-    hits: LabelHits,
-    fold: Tensor,
-    of_sample: Tensor,
-    sample: LabelledVectors,
-    vectors: Vectors | None,
-    by: Statistics,
-    own: tuple[Tensor, Tensor] | None,
-) -> Evidence:
-    """Evidence of hits, each query's by a metric and background without its fold (n,) of the sample; −1: by all."""
-    parts, places = [], []
+    fold: Tensor, of_sample: Tensor, sample: LabelledVectors, by: Statistics
+) -> list[tuple[Tensor, Statistics]]:
+    """Queries of each fold (n,), with metric and background of the sample without that fold (s,); −1: of all."""
+    parts = []
     for number in fold.unique().tolist():
-        held, left_out = (fold == number).nonzero().squeeze(1), of_sample == number
-        used = by
-        if number >= 0 and bool((~left_out).any()):
-            used = _of_sample(by, sample, left_out)
-        without = None if own is None else (own[0][held], own[1][held])
-        measured = evidence(hits[held], used, vectors=vectors, without=without)
-        parts.append(measured)
-        places.append(held)
-    return _joined(parts, torch.cat(places).argsort())
-
-
-def _joined(parts: Sequence[Evidence], order: Tensor) -> Evidence:
-    """One evidence of several parts, as wide as the widest, its queries put in order."""
-    width = max(part.label.shape[1] for part in parts)
-
-    def wide(values: list[Tensor], empty: float) -> Tensor:
-        padded = [
-            torch.nn.functional.pad(value, (0, width - value.shape[1]), value=empty) for value in values
-        ]
-        return torch.cat(padded)[order]
-
-    return Evidence(
-        wide([part.label for part in parts], -1),
-        {name: wide([part.table[name] for part in parts], 0.0) for name in parts[0].table},
-        {name: torch.cat([part.scores[name] for part in parts])[order] for name in parts[0].scores},
-    )
+        left_out = of_sample == number
+        used = _of_sample(by, sample, left_out) if number >= 0 and bool((~left_out).any()) else by
+        parts.append(((fold == number).nonzero().squeeze(1), used))
+    return parts

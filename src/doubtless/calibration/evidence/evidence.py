@@ -7,7 +7,7 @@ looked at, so it costs the same in a gallery of any size, and a filter or a new 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -140,11 +140,13 @@ def evidence(
     *,
     vectors: Vectors | None = None,
     without: tuple[Tensor, Tensor] | None = None,
+    parts: Sequence[tuple[Tensor, Statistics]] = (),
 ) -> Evidence:
     """The evidence of hits (n, k), measured by the gallery's statistics.
 
     vectors   of items by their row; needed where the statistics have a metric
     without   each query's own label and nearest score (n,) where these are part of `by.spread`
+    parts     positions of queries (m,), each in one part, whose metric and background are others than `by`'s
 
     best            its nearest hit's score             narrow, wide   kernel sums over its hits, as a score
     own, own_mean   best, against the spread of the label's own items; and their mean
@@ -168,12 +170,32 @@ def evidence(
         "own": (best * by.scale - mean) / deviation,
         "own_mean": mean / by.scale,
     }
-    if by.metric is not None:
-        if vectors is None or hits.query is None:
-            raise InputError("This model was fitted with vectors; the queries' and the items' are needed.")
-        table |= _from_means(hits, slot, label, by.metric, vectors)
-    table = {name: value.masked_fill(~there, 0.0) for name, value in table.items()}
-    return Evidence(label, table, _whole(score) | _among_all(hits, by))
+    of_vectors, among_all = _in_parts(hits, slot, label, by, parts, vectors)
+    table = {name: value.masked_fill(~there, 0.0) for name, value in (table | of_vectors).items()}
+    return Evidence(label, table, _whole(score) | among_all)
+
+
+def _in_parts(
+    hits: LabelHits,
+    slot: Tensor,
+    label: Tensor,
+    by: Statistics,
+    parts: Sequence[tuple[Tensor, Statistics]],
+    vectors: Vectors | None,
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What metric and background say of labels (n, M) and of queries (n,), each part's by its own."""
+    if not parts:
+        return _of_vectors(hits, slot, label, by, vectors), _among_all(hits, by)
+    each = [
+        (_of_vectors(hits[chosen], slot[chosen], label[chosen], own, vectors), _among_all(hits[chosen], own))
+        for chosen, own in parts
+    ]
+    order = torch.cat([chosen for chosen, _ in parts]).argsort()
+
+    def joined(values: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        return {name: torch.cat([value[name] for value in values])[order] for name in values[0]}
+
+    return joined([table for table, _ in each]), joined([scores for _, scores in each])
 
 
 def columns(hits: LabelHits) -> tuple[Tensor, Tensor]:
@@ -236,6 +258,17 @@ def _among_all(hits: LabelHits, by: Statistics) -> dict[str, Tensor]:
     assert hits.query is not None
     mean, deviation = by.background(hits.query)
     return {"all": mean / by.scale, "all_deviation": deviation / by.scale}
+
+
+def _of_vectors(
+    hits: LabelHits, slot: Tensor, label: Tensor, by: Statistics, vectors: Vectors | None
+) -> dict[str, Tensor]:
+    """What labels' means say (n, M); nothing where there is no metric."""
+    if by.metric is None:
+        return {}
+    if vectors is None or hits.query is None:
+        raise InputError("This model was fitted with vectors; the queries' and the items' are needed.")
+    return _from_means(hits, slot, label, by.metric, vectors)
 
 
 def _from_means(
