@@ -9,7 +9,7 @@ shaped the doubt would promise too much.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -77,10 +77,12 @@ class Known:
 
     def first(self, k: int) -> Known:
         """The same with the first k hits of every search."""
-        return Known(self.hits.first(k), self.label, None if self.absent is None else self.absent.first(k))
+        absent = None if self.absent is None else self.absent.first(k)
+        return replace(self, hits=self.hits.first(k), absent=absent)
 
     def __getitem__(self, rows: Tensor) -> Known:
-        return Known(self.hits[rows], self.label[rows], None if self.absent is None else self.absent[rows])
+        absent = None if self.absent is None else self.absent[rows]
+        return replace(self, hits=self.hits[rows], label=self.label[rows], absent=absent)
 
 
 @dataclass(frozen=True, eq=False)

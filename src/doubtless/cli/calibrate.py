@@ -26,6 +26,17 @@ QueryPlace = Annotated[
 QueryLabels = Annotated[
     Path | None, typer.Option(help="CSV of the queries' ids and labels, where they do not say them.")
 ]
+QueryItems = Annotated[
+    Path | None,
+    typer.Option(help="CSV, id,item: the item that each query belongs to, in place of labels."),
+]
+QueryModelName = Annotated[
+    str | None,
+    typer.Option(
+        help="What embeds queries, or has embedded these vectors, where that is another encoder than the items'; "
+        "it is kept, and pictures are then asked by it."
+    ),
+]
 Pairs = Annotated[
     Path | None,
     typer.Option(help="CSV of pairs, query,item,same: ids of the index, and 1 or 0. Match probability only."),
@@ -59,6 +70,8 @@ def calibrate(
     index: IndexPlace,
     queries: QueryPlace = None,
     labels: QueryLabels = None,
+    items: QueryItems = None,
+    query_model: QueryModelName = None,
     pairs: Pairs = None,
     target_error: TargetError = 0.05,
     confidence: Confidence = 0.95,
@@ -79,6 +92,8 @@ def calibrate(
 
     Example: doubtless calibrate shop --queries photos-of-customers
 
+    Example: doubtless calibrate pictures --queries captions.npy --items pairs.csv --query-model open_clip-text
+
     Example: doubtless calibrate gallery --pairs checked.csv
     """
     from doubtless.gallery import Gallery
@@ -95,10 +110,12 @@ def calibrate(
     targets = Targets(
         target_error=target_error, confidence=confidence, false_alarm=false_alarm, unknown=unknown
     )
-    with Gallery.open(index, model=model, writable=True) as gallery:
+    with Gallery.open(index, model=model, writable=True, query_model=query_model) as gallery:
         record = gallery.calibrate(
             targets,
-            queries=_read_queries(queries, labels, gallery),
+            queries=queries if items is not None else _read_queries(queries, labels, gallery),
+            labels=labels if items is not None else None,
+            items=items,
             pairs=None if pairs is None else read_pairs(pairs),
             novelty=novelty,  # type: ignore[arg-type]
             most=most,

@@ -127,7 +127,8 @@ class Asking(OpenGallery):
         target_error: share of the pairs decided alike that may be wrong; None: as calibrated.
         """
         one, other = (
-            what if isinstance(what, Embedding) else self.read([what]).embedding for what in (first, second)
+            what if isinstance(what, Embedding) else self.read([what], as_items=True).embedding
+            for what in (first, second)
         )
         one, other, pairs = self.fitted(one), self.fitted(other), self.judge.calibrated.pairs
         return compare_in(self.index, pairs, one, other, prior=prior, target_error=target_error)

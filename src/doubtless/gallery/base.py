@@ -21,6 +21,7 @@ from doubtless.gallery.calibration.standing import Standings
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.model import ModelLike, ModelOf, recorded_model
 from doubtless.gallery.queries import Pictures, Queries, embedding_of, is_vectors
+from doubtless.gallery.query_model import QueryModel, QueryModelLike, mismatch
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
 from doubtless.index.forms import fitting
@@ -47,12 +48,15 @@ class OpenGallery:
         target_error: float | None = None,
         error_confidence: float | None = None,
         unknown: float | None = None,
+        query_model: QueryModelLike | None = None,
     ) -> None:
         """Around an open index. `model` names another place of the model than the one the index remembers;
-        `target_error`, `error_confidence` and `unknown` ask for another promise than the calibrated one."""
+        `query_model` what embeds queries, where that is another one; `target_error`, `error_confidence` and
+        `unknown` ask for another promise than the calibrated one."""
         self.index = index
         self.filled: Filled | None = None  # what `create` has put in
         self._model_of = ModelOf(index, model)
+        self._query_model = None if query_model is None else QueryModel.of(query_model)
         self._promise = target_error, error_confidence, unknown
         self._standings: Standings | None = None
         self._stamp: str | None = None
@@ -68,17 +72,40 @@ class OpenGallery:
         return self._model_of.found()
 
     @property
+    def query_model(self) -> QueryModel | None:
+        """What embeds queries where that is not the gallery's own model: as was named, or calibrated for."""
+        return self._query_model or QueryModel.recorded(self.judge.calibrated.record)
+
+    def must_ask_by_itself(self) -> None:
+        """Refuses where another encoder than the items' embeds queries: items are no examples of such."""
+        if self._query_model is not None:
+            raise InputError(
+                f"Queries of this gallery are embedded by {self._query_model}, and its items say nothing of what "
+                "such queries find; give some of them with their labels, or with the items that they belong to."
+            )
+
+    @property
+    def asking_model(self) -> Model:
+        """What embeds pictures that are calibrated on: the query model that was named, or the gallery's own."""
+        return self.model if self._query_model is None else self._query_model.model()
+
+    @property
     def judge(self) -> Judge:
         """What was calibrated, and what it makes of hits; read when first needed."""
         return self._standing().judge
 
     def judge_of(self, where: Where | None = None) -> Judge:
         """The judge of the gallery as it is now, or of the part that a filter lets through."""
-        return self._standing().of(self.index, where)
+        return self._of_these_queries(self._standing().of(self.index, where))
+
+    def _of_these_queries(self, judge: Judge) -> Judge:
+        """The judge; one that says nothing where it was calibrated for queries of another encoder."""
+        other = mismatch(self._query_model, judge.calibrated.record)
+        return judge if other is None else judge.saying_nothing(other)
 
     def judge_of_photos(self, count: int, where: Where | None = None) -> Judge:
         """The judge of so many photos of one thing."""
-        return self._standing().of_photos(self.index, count, where)
+        return self._of_these_queries(self._standing().of_photos(self.index, count, where))
 
     def change(self) -> Change | None:
         """What became of its items since it was calibrated; None where nothing was kept to tell that by."""
@@ -108,10 +135,17 @@ class OpenGallery:
         other._standings, other._looked = self._standings_of(calibrated), float("inf")
         return other
 
-    def read(self, what: Pictures | Embedding | Queries, *, progress: Progress | None = None) -> Queries:
+    def read(
+        self,
+        what: Pictures | Embedding | Queries,
+        *,
+        as_items: bool = False,
+        progress: Progress | None = None,
+    ) -> Queries:
         """Pictures as queries: embedded by the gallery's model, with features where its doubt looks at them.
 
-        Embeddings become what the index keeps of such: doubt and probabilities were fitted on items in that form.
+        By its query model, where it has one, unless they are read `as_items`. Embeddings become what the index
+        keeps of such: doubt and probabilities were fitted on items in that form.
         """
         if isinstance(what, Queries):
             return what
@@ -122,6 +156,9 @@ class OpenGallery:
                 "A gallery is asked with pictures (files, bytes, Pillow images, arrays) or vectors (an Embedding, "
                 f"an array (n, D)), got a {type(what).__name__}."
             )
+        by = None if as_items else self.query_model
+        if by is not None:
+            return Queries(fitting(by.embed(what, progress=progress), self.index.settings))
         pictures = list(what) if isinstance(what, np.ndarray) else what
         return self._queries(self.model.describe(pictures, progress=progress))
 

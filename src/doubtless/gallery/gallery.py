@@ -16,6 +16,7 @@ from doubtless.gallery.judged import Judged
 from doubtless.gallery.listing import Listing
 from doubtless.gallery.model import ModelLike, opened
 from doubtless.gallery.queries import Vectors
+from doubtless.gallery.query_model import QueryModelLike
 from doubtless.index.backends import backend_of, open_index
 from doubtless.index.construction import exists_already
 from doubtless.index.settings import check_choices
@@ -56,8 +57,13 @@ class Gallery(Judged, Listing):
         target_error: float | None = None,
         error_confidence: float | None = None,
         unknown: float | None = None,
+        query_model: QueryModelLike | None = None,
     ) -> Gallery:
-        """Opens the gallery in a folder, or at a backend's address, to ask it or, `writable`, to change it."""
+        """Opens the gallery in a folder, or at a backend's address, to ask it or, `writable`, to change it.
+
+        query_model   what embeds queries, where that is another encoder than the items': a model, its name, or a
+                      function from a list (of words, say) to vectors; None: the one it was calibrated for
+        """
         index = open_index(place, writable=writable)
         try:
             return cls(
@@ -66,6 +72,7 @@ class Gallery(Judged, Listing):
                 target_error=target_error,
                 error_confidence=error_confidence,
                 unknown=unknown,
+                query_model=query_model,
             )
         except BaseException:
             index.close()
@@ -142,6 +149,7 @@ class Gallery(Judged, Listing):
         ids: Sequence[str] | None = None,
         model: ModelLike | None = None,
         writable: bool = True,
+        query_model: QueryModelLike | None = None,
     ) -> Gallery:
         """A gallery over vectors that stay where they are: any object with `search(vectors, k, where)`.
 
@@ -152,6 +160,7 @@ class Gallery(Judged, Listing):
         metric   what the scores are: "cosine" (inner product of unit vectors), "cosine-distance", "euclidean" or
                  "squared-euclidean" distance of unit vectors
         ids      of items to calibrate on, if they and not queries from outside are to be; needs `fetch`
+        query_model   as of `open`
         """
         from doubtless.index.in_place.index import StoreIndex
 
@@ -159,7 +168,7 @@ class Gallery(Judged, Listing):
         try:
             if ids is not None:
                 index.get_to_know(ids)
-            return cls(index, model=model)
+            return cls(index, model=model, query_model=query_model)
         except BaseException:
             index.close()
             raise

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doubtless.errors import InputError
 from doubtless.gallery.asking import Asking
 from doubtless.gallery.queries import Pictures, Vectors, label_words
+from doubtless.gallery.query_model import QueryModel, QueryModelLike
 from doubtless.index.filters import Where
 from doubtless.index.items import Item, checked_ids, refuse_unknown
 
@@ -98,6 +100,8 @@ class Upkeep(Asking):
         target_error: float | None = None,
         queries: Pictures | Vectors | LabelledQueries | str | Path | None = None,
         labels: Sequence[str] | str | Path | None = None,
+        items: Sequence[str] | str | Path | None = None,
+        query_model: QueryModelLike | None = None,
         pairs: Sequence[tuple[str, str, bool]] | None = None,
         novelty: NoveltyOf = "auto",
         most: int | None = None,
@@ -108,6 +112,9 @@ class Upkeep(Asking):
 
         targets    what is to be promised; `target_error` alone stands for the usual ones with another error
         queries    with `labels`, or the place of labelled ones (`labelled_queries`); None: items search all others
+        items      in place of labels: the id of the item that each query belongs to, or a CSV of id and item
+        query_model   what embeds queries, or has embedded these vectors, where that is another encoder than the
+                   items'; it is kept, and whatever is asked is embedded by it. A model, a function, or a name
         pairs      ids of two items and whether they are the same: match probability only
         novelty    what is looked at to tell what is new: "features" of the items' images, "directions", "leverage"
                    (these and the space that they fill), or "auto": features where model and images are found
@@ -119,8 +126,11 @@ class Upkeep(Asking):
         if pairs is not None:
             calibrated = calibration.calibrate_on_pairs(self.index, pairs)
         else:
+            if query_model is not None:
+                self._query_model = QueryModel.of(query_model)
+            by = self._query_model
             words = labels if labels is None or isinstance(labels, str | Path) else label_words(labels)
-            given = labelled.outside(self, queries, words, progress=progress)  # type: ignore[arg-type]
+            given = labelled.outside(self, queries, words, items, progress=progress)  # type: ignore[arg-type]
             # Of queries from outside only directions are compared, so no image is looked at again.
             looked_at: NoveltyOf = novelty if queries is None else "directions"
             made = calibration.calibrate(
@@ -128,11 +138,15 @@ class Upkeep(Asking):
                 calibration.targets_of(targets, target_error),
                 queries=given.embedding,
                 labels=given.labels,
+                belongs_to=given.items,
+                other_encoder=by is not None,
                 features_of=calibration.feature_reader(self, looked_at, progress=progress),
                 leverage=novelty == "leverage",
                 most=most or calibration.MOST,
                 seed=seed,
             )
+            if by is not None:
+                made = replace(made, record={**(made.record or {}), **by.record()})
             calibrated = given.noted(self, made)
         calibrated.save(self.index)  # once: who is killed before has the old one, who is after it the new one
         self.reload()

@@ -26,6 +26,7 @@ from doubtless.errors import FileError, InputError, nearest
 from doubtless.gallery.calibration import labels as label_calibration
 from doubtless.gallery.calibration.calibrated import Calibrated
 from doubtless.gallery.calibration.doubt import DoubtFitter, FeaturesOf, ItemFeatures, images_are_there
+from doubtless.gallery.calibration.paired import paired_queries
 from doubtless.gallery.pairs import fit_pairs, surroundings
 from doubtless.index.base import Index
 from doubtless.index.in_place.index import AROUND
@@ -50,6 +51,8 @@ def calibrate(
     *,
     queries: Embedding | None = None,
     labels: Sequence[str] | None = None,
+    belongs_to: Sequence[str] | None = None,
+    other_encoder: bool = False,
     combined: bool = True,
     features_of: FeaturesOf | None = None,
     leverage: bool = False,
@@ -59,6 +62,8 @@ def calibrate(
     """Calibrates everything an answer promises; nothing is kept yet.
 
     queries, labels   from outside; None: the index's own labelled items search all others
+    belongs_to        in place of labels: the item of each query, in an index whose items have none
+    other_encoder     what embedded the queries did not embed the items: pairs of pictures are then fitted on items
     combined          fits and saves the combined doubt, and abstains by it; else by 1 − P(first hit right)
     features_of       features before the head of items' images, by which the combined doubt then tells what is
                       new; None: directions serve
@@ -66,17 +71,28 @@ def calibrate(
     most              queries used, drawn at random with `seed` where there are more
     """
     index.look_around(queries)
-    known, counts, embedding, rows = calibration_queries(
-        index, queries=queries, labels=labels, most=most, seed=seed
-    )
+    known: Known
+    if belongs_to is not None and queries is not None:
+        known, counts, embedding = paired_queries(index, queries, belongs_to, most=most, seed=seed)
+        rows = None
+    else:
+        known, counts, embedding, rows = calibration_queries(
+            index, queries=queries, labels=labels, most=most, seed=seed
+        )
     fitter = None
     if combined and index.has_vectors:
         fitter = DoubtFitter(
             index, known.first(DEPTH), embedding, rows, features_of=features_of, leverage=leverage, seed=seed
         )
-    pairs = fit_pairs(index, embedding, known.label, rows, targets) if index.has_vectors else None
+    pairs = None
+    if (
+        index.has_vectors and other_encoder
+    ):  # two pictures are compared, of which queries of others say nothing
+        pairs = _pairs_of_items(index, targets, most=most, seed=seed)
+    elif index.has_vectors and belongs_to is None:
+        pairs = fit_pairs(index, embedding, known.label, rows, targets)
     about = {**counts, "items": len(index), "pairs": None if pairs is None else dict(pairs.record)}
-    if label_calibration.is_possible(known):
+    if belongs_to is None and label_calibration.is_possible(known):
         made = label_calibration.calibrate(index, known, embedding, rows, targets, fitter=fitter, seed=seed)
         return replace(made, pairs=pairs, record={**about, **(made.record or {})})
     known = known.first(DEPTH)
@@ -86,6 +102,15 @@ def calibrate(
     if doubt is not None:
         record["novelty_of"] = doubt.record["novelty_of"]
     return Calibrated.of(calibration, record, pairs=pairs, doubt=doubt)
+
+
+def _pairs_of_items(index: Index, targets: Targets, *, most: int, seed: int) -> PairCalibrator | None:
+    """From the gallery's own labelled items; None where these are too few, or cannot be looked at."""
+    chosen = some_of((index.labels >= 0).nonzero().squeeze(1), most, seed)
+    if not index.knows_all or len(chosen) < 2:
+        return None
+    rows = index.rows[chosen]
+    return fit_pairs(index, index.embedding(rows), index.labels[chosen], rows, targets)
 
 
 def _figures(known: Known, calibration: Calibration, targets: Targets, *, seed: int) -> dict[str, Any]:

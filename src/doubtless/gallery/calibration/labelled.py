@@ -30,6 +30,7 @@ from doubtless.data.streams.tables import read_labels
 from doubtless.embedding import Embedding, holds_vectors
 from doubtless.errors import InputError, listed
 from doubtless.gallery.calibration.calibrated import Calibrated
+from doubtless.gallery.calibration.paired import paired_with
 from doubtless.gallery.content import import_file
 from doubtless.gallery.feedback import queries as feedback_queries
 from doubtless.gallery.feedback.store import FeedbackStore
@@ -196,6 +197,8 @@ class Outside(NamedTuple):
     labels: Sequence[str] | None
     read: LabelledQueries | None = None
     """Where they were read from a place."""
+    items: Sequence[str] | None = None
+    """That they belong to, in a gallery without labels."""
 
     def noted(self, gallery: Asking, calibrated: Calibrated) -> Calibrated:
         """The calibration, whose record says, where queries were read from a place, what became of them.
@@ -216,13 +219,17 @@ def outside(
     gallery: OpenGallery,
     queries: Pictures | Embedding | LabelledQueries | str | Path | None,
     labels: Sequence[str] | str | Path | None,
+    items: Sequence[str] | str | Path | None = None,
     *,
     progress: Progress | None = None,
 ) -> Outside:
     """Queries however they are given, with their labels; without any, a gallery that needs some is refused."""
+    if items is not None:
+        return Outside(*paired_with(gallery, queries, labels, items, progress=progress))
     if queries is None:
         if labels is not None:
             raise InputError("Labels say what queries show; give these too.")
+        gallery.must_ask_by_itself()
         _must_find_itself(gallery.index)
         return Outside(None, None)
     if isinstance(queries, str | Path):
@@ -277,14 +284,14 @@ def _shards(
     elif holds_vectors(path) or (path / MANIFEST).is_file():
         vectors = import_file(path, labels=labels)
         for shard in vectors.shards:
-            if shard.embedding is not None:
+            if shard.embedding is not None and gallery.query_model is None:
                 fitting(shard.embedding[:1], gallery.index.settings, model=vectors.fingerprint)
             yield shard
     else:
         table = None if labels is None else read_labels(labels)
         if table is None:
             _look_ahead(path, known)
-        for shard in embedded(gallery.model, str(path), meter=meter):
+        for shard in embedded(gallery.asking_model, str(path), meter=meter):
             yield shard if table is None else relabelled(shard, table)
 
 
@@ -304,7 +311,7 @@ def _listed_images(path: Path, gallery: OpenGallery, known: set[str], meter: Met
     _must_know_some(path, table.labels, known)
     if meter is not None:
         meter.start(len(table.ids), 0)
-    method = gallery.model.method
+    method = gallery.asking_model.method
     unit = WorkUnit(0, FolderStream(path.absolute().parent, tuple(table.ids)))
     return relabelled(embed_unit(method, unit, batch_size=usual_batch(method), meter=meter), table)
 

@@ -60,7 +60,8 @@ class Service:
         audit: the share of queries that are drawn to be judged, and kept with their pictures (`Gallery.review`).
         """
         self.gallery, self.read_only = gallery, read_only
-        self.model: Model | None = gallery.find_model()
+        # Pictures are not embedded by the items' model where queries are by another one: vectors are asked with.
+        self.model: Model | None = gallery.find_model() if gallery.query_model is None else None
         self.limits = limits or Limits()
         self.items = Items(gallery, read_only=read_only, largest=self.limits.upload, image_root=image_root)
         self.browse = Browse(gallery, self.items)
