@@ -19,6 +19,7 @@ from doubtless.index.backends import open_index
 from doubtless.index.milvus.conditions import expression
 from doubtless.index.milvus.connection import MILVUS, _LiteServer
 from doubtless.index.milvus.index import MilvusIndex
+from doubtless.index.milvus.tables import _check_version
 from doubtless.index.remote.facts import filter_keys_of
 from doubtless.ingest.create import create_index
 from doubtless.ingest.shards import EmbeddedShard
@@ -105,6 +106,15 @@ def listening_ports() -> set[str]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_servers_that_keep_one_vector_of_an_item_are_refused() -> None:
+    """As 2.3.5 says it, the last server that PyPI has; Lite has versions of its own."""
+    for served in ("v2.4.0", "2.6.1", "v3.0.1-dev", "milvus_lite-3.2.2", "unknown"):
+        _check_version(served, "milvus:http://host:1/shoes")
+    for served in ("v2.3.5-lite", "v2.2.16", "v1.1.1"):
+        with pytest.raises(InputError, match=f"is a Milvus {served}, which keeps one vector of an item"):
+            _check_version(served, "milvus:http://host:1/shoes")
+
+
 def test_nobody_else_reaches_milvus_lite(name: str, tmp_path: Path) -> None:
     """It knows no users: whoever could connect could delete everything."""
     before = listening_ports()

@@ -11,6 +11,7 @@ the lifted ones of `approximate`, whose Euclidean distances rank alike.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from doubtless.errors import InputError
@@ -51,6 +52,7 @@ def create_collections(connection: Connection, settings: Settings) -> None:
     from pymilvus import DataType, MilvusClient
 
     address = connection.address
+    _check_version(connection.call("get_server_version"), address.name)
     items = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=OURS)
     items.add_field("row", DataType.INT64, is_primary=True)
     items.add_field("key", DataType.INT64)
@@ -69,6 +71,15 @@ def create_collections(connection: Connection, settings: Settings) -> None:
     catalog.add_field("text", DataType.VARCHAR, max_length=TEXT)
     catalog.add_field("nothing", DataType.FLOAT_VECTOR, dim=2)  # Milvus wants a vector in every collection
     _create(connection, address.parts, catalog, {"nothing": {"index_type": "FLAT", "metric_type": "L2"}})
+
+
+def _check_version(server: str, name: str) -> None:
+    """Milvus keeps several vectors of an item since 2.4; Lite, which does too, has versions of its own."""
+    found = re.match(r"v?(\d+)\.(\d+)", server)
+    if found and (int(found[1]), int(found[2])) < (2, 4):
+        raise InputError(
+            f"{name} is a Milvus {server}, which keeps one vector of an item; accepted are 2.4 and newer."
+        )
 
 
 def drop_collections(connection: Connection) -> None:
