@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from doubtless.calibration.sentence import Sentence
 from doubtless.embedding import Embedding
@@ -78,7 +78,7 @@ class QueryModel:
             )
         if self._model is None:
             try:
-                self._model = opened(self._named)  # type: ignore[arg-type]
+                self._model = opened(cast(ModelLike, self._named))
             except InputError as error:
                 raise InputError(
                     f"Queries of this gallery are embedded by {self.name}; name it with query_model (a model, or a "
@@ -89,7 +89,8 @@ class QueryModel:
     def embed(self, what: Any, *, progress: Progress | None = None) -> Embedding:
         """Pictures, or what its function takes, as embeddings."""
         if self.is_function:
-            return embedding_of(self._named(what))  # type: ignore[operator, misc]
+            function = cast(Callable[[Sequence[Any]], Any], self._named)
+            return embedding_of(function(what))
         return self.model().embed(what, progress=progress).to("cpu")
 
 
