@@ -26,6 +26,7 @@ from rich.table import Table
 from doubtless.bench.plan import Job
 from doubtless.cores import usable_cores, wait_asleep
 from doubtless.files import write_text
+from doubtless.memory import keep_freed
 from doubtless.runs import Run
 
 
@@ -193,6 +194,7 @@ def _work(arguments: list[str], log: str, threads: int) -> None:
     os.dup2(written, 1)
     os.dup2(written, 2)
     torch.set_num_threads(threads)
+    keep_freed()  # the process it was forked from is not the command line's
     # Training on several devices starts this process's command again, once per device.
     sys.modules["__main__"] = worker
     sys.argv = [str(worker.__file__), *arguments]

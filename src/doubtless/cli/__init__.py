@@ -44,6 +44,7 @@ from doubtless.cli.stopping import (
     tell,
 )
 from doubtless.errors import DoubtlessError
+from doubtless.memory import keep_freed
 from doubtless.version import __version__
 
 app = typer.Typer(
@@ -102,6 +103,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
     interrupted = noting_interrupts()
+    keep_freed()
     try:
         code = app(prog_name="doubtless", standalone_mode=False)
         sys.stdout.flush()
