@@ -79,10 +79,22 @@ def gathered(folder: Path) -> Record:
                 way: summary([record[count][way] for record in records if count in record])
                 for way in ("pooled", "mean", "maximum")
             }
+            | {"behind": behind([record[count] for record in records if count in record])}
             for count in map(str, range(1, 6))
             if any(count in record for record in records)
         }
     return result
+
+
+def behind(records: Sequence[Record]) -> list[float]:
+    """How far top-1 of *pooled* is behind the better of mean and maximum, and the standard error of that.
+
+    Division by division, since both are asked the same groups; divisions share photos, so the error is a lower one.
+    """
+    better = max(("mean", "maximum"), key=lambda way: sum(record[way]["top1"] for record in records))
+    differences = torch.tensor([record[better]["top1"] - record["pooled"]["top1"] for record in records])
+    error = differences.std() / len(records) ** 0.5 if len(records) > 1 else torch.tensor(torch.inf)
+    return [float(differences.mean()), float(error)]
 
 
 def _line(*cells: object) -> str:
@@ -103,10 +115,10 @@ def _against(result: Record) -> list[str]:
     }
     alarms = {name: one["alarms"] / one["histories"] for name, one in result["histories"].items()}
     worse = {
-        f"{name}, {count} photos": ways["pooled"]["top1"]
-        - max(ways[way]["top1"] for way in ("mean", "maximum"))
+        f"{name}, {count} photos": ways["behind"]
         for name, counts in result["together"].items()
         for count, ways in counts.items()
+        if count != "1"
     }
     ece = {name: found["ece"] for name, found in parts.items()}
     broken = {name: found["broken"] for name, found in parts.items()}
@@ -119,7 +131,16 @@ def _against(result: Record) -> list[str]:
             0.0,
         ),
         ("Alarms in at most 1 % of histories of the same gallery", alarms, LEVEL),
-        ("Top-1 of several photos at least that of mean and maximum", {k: -v for k, v in worse.items()}, 0.0),
+        (
+            "Top-1 of several photos at least that of mean and maximum, as counted",
+            {name: difference for name, (difference, _) in worse.items()},
+            0.0,
+        ),
+        (
+            "… where a difference within two standard errors over divisions counts as none",
+            {name: difference - 2 * error for name, (difference, error) in worse.items()},
+            0.0,
+        ),
     )
     lines = ["", "## Against what was asked", ""]
     for sentence, values, most in bars:
@@ -167,12 +188,24 @@ def page(result: Record) -> str:
         )
     lines += _table("Alarms in galleries whose promise holds", "set", "histories", "alarms")
     lines += [_line(name, one["histories"], one["alarms"]) for name, one in result["histories"].items()]
-    names = ("set", "photos", "way", "top-1", "log-loss", "oracle", "coverage", "ECE", "broken", "surely")
+    names = (
+        "set",
+        "photos",
+        "way",
+        "divisions",
+        "top-1",
+        "log-loss",
+        "oracle",
+        "coverage",
+        "ECE",
+        *FIGURES[3:5],
+    )
     lines += _table("Several photos of one thing", *names)
     for name, counts in result["together"].items():
         for count, ways in counts.items():
-            for way, told in ways.items():
-                keys = ("top1", "loss", "oracle", "coverage", "ece", "broken", "surely")
+            for way in ("pooled", "mean", "maximum"):
+                told = ways[way]
+                keys = ("divisions", "top1", "loss", "oracle", "coverage", "ece", "broken", "surely")
                 lines.append(_line(name, count, way, *(told[key] for key in keys)))
     return "\n".join(lines) + "\n"
 
