@@ -114,6 +114,19 @@ def test_filters(ask, bare: Path) -> None:
     assert code == 0
 
 
+def test_a_narrow_terminal_cuts_names_and_never_numbers(
+    ask, bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "36")
+    code, out, err = ask(bare / "gallery", "--embedding", bare / "q.npz", "-k", 3)
+    assert code == 0, err
+    rows = [line.split("│")[1:-1] for line in out.splitlines() if line.startswith("│")]
+    assert rows
+    assert len(rows) % 3 == 0
+    numbers = [float(cell) for row in rows for cell in row[2:]]  # a cut one does not read as a number
+    assert len(numbers) == len(rows) * (len(rows[0]) - 2)
+
+
 def test_a_run_that_moved_is_named(ask, tiny_run: Path, photos: Path, tmp_path: Path) -> None:
     run, file = tmp_path / "run", next(photos.rglob("*.png"))
     shutil.copytree(tiny_run, run)

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doubtless.cli.create import IndexPlace
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import refuse_both
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from doubtless.embedding import Embedding
     from doubtless.gallery import Answer
 
 
 def ask(
-    index: IndexPlace,
+    index: GalleryPlace,
     images: Annotated[list[Path] | None, typer.Argument(help="Images to ask about.")] = None,
     embedding: Annotated[
         Path | None, typer.Option(help="Ask about vectors instead: .npy, .npz, .safetensors or parquet.")
@@ -144,22 +146,27 @@ LABELS = 4
 def _items(answer: Answer) -> Any:
     """What was found, an item per line; distances where these say more than the score."""
     from rich.table import Table
-    from rich.text import Text
 
     spread = "" if answer.uncertainty is None else f"uncertainty of the query {answer.uncertainty:.4g}"
     table = Table(title=spread or None, title_justify="left")
     columns = ["item", "label", "score", *(["expected distance"] if spread else [])]
     for column in [*columns, *(["probability"] if answer.probability is not None else [])]:
-        is_text = column in ("item", "label")
-        table.add_column(column, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
+        is_text = column in ("item", "label")  # which a narrow terminal cuts, and never a number
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text)
     for hit in answer.hits:
-        row: list[Any] = [Text(hit.id), Text(hit.label or ""), f"{hit.score:.4f}"]
+        row: list[Any] = [*map(_cut, (hit.id, hit.label or "")), f"{hit.score:.4f}"]
         if spread:
             row.append(f"{hit.expected_squared_distance:.4g}")
         if answer.probability is not None:
             row.append("" if hit.probability is None else f"{hit.probability:.3f}")
         table.add_row(*row)
     return table
+
+
+def _cut(words: str) -> Text:
+    from rich.text import Text
+
+    return Text(words, no_wrap=True, overflow="ellipsis")
 
 
 def conditions(where: list[str]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doubtless.cli.create import IndexPlace
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
@@ -67,7 +67,7 @@ NoveltyName = Annotated[
 
 
 def calibrate(
-    index: IndexPlace,
+    index: GalleryPlace,
     queries: QueryPlace = None,
     labels: QueryLabels = None,
     items: QueryItems = None,

@@ -8,27 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doubtless.cli.embed import BatchSize, IdColumn, ImageColumn, LabelColumn, Workers
+from doubtless.cli.place import GalleryPlace, NewPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
-from doubtless.gallery.place import must_be_there
 
 if TYPE_CHECKING:
     from doubtless.gallery.content import Imported, Reading
     from doubtless.ingest.create import Filled
     from doubtless.ingest.progress import BulkProgress
 
-NewPlace = Annotated[
-    str,
-    typer.Argument(metavar="GALLERY", help="Folder to make, or milvus:PATH, milvus:http://host:port."),
-]
-IndexPlace = Annotated[
-    str,
-    typer.Argument(
-        metavar="GALLERY",
-        help="Folder of the gallery, or milvus:PATH, milvus:http://host:port.",
-        callback=must_be_there,
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print what was done as JSON.")]
 Embeddings = Annotated[
     Path | None, typer.Option(help="Vectors: .npy, .npz, .safetensors, or a folder of `doubtless embed`.")
@@ -155,7 +143,7 @@ def create(
 
 
 def add(
-    place: IndexPlace,
+    place: GalleryPlace,
     pictures: Pictures = None,
     embeddings: Embeddings = None,
     labels: Labels = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, records_csv, refuse_both
 from doubtless.errors import InputError
 
@@ -17,7 +18,7 @@ CSV_COLUMNS = ("number", "time", "verdict", "label", "truth", "who")
 
 
 def feedback(
-    gallery: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
+    gallery: GalleryPlace,
     images: Annotated[
         list[Path] | None, typer.Argument(help="Pictures that were asked; what they are told now is judged.")
     ] = None,

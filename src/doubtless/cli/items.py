@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from doubtless.cli.ask import conditions
-from doubtless.cli.create import AsJson, IndexPlace
+from doubtless.cli.create import AsJson
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
@@ -25,7 +26,7 @@ FILE = Annotated[Path | None, typer.Option("--from", help="File with one id per 
 
 
 def list_items(
-    place: IndexPlace,
+    place: GalleryPlace,
     where: Where = None,
     start: Annotated[int, typer.Option(min=0, help="Number of the first item that is shown.")] = 0,
     limit: Annotated[int, typer.Option(min=1, help="Items that are shown; files hold all.")] = 20,
@@ -71,7 +72,7 @@ def list_items(
 
 
 def show(
-    place: IndexPlace,
+    place: GalleryPlace,
     id: Annotated[str, typer.Argument(metavar="ID", help="The item.")],
     k: Annotated[int, typer.Option("--k", "-k", min=1, help="Neighbours that are shown.")] = 5,
     json: AsJson = False,
@@ -101,7 +102,7 @@ def show(
 
 
 def relabel(
-    place: IndexPlace,
+    place: GalleryPlace,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Items.")] = None,
     label: Annotated[str | None, typer.Option(help="What they show.")] = None,
     unlabelled: Annotated[bool, typer.Option("--no-label", help="Nobody says what they show.")] = False,

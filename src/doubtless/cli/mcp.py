@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from doubtless.cli.create import IndexPlace
+from doubtless.cli.place import GalleryPlace
 from doubtless.errors import InputError
 
 
 def mcp(
-    gallery: IndexPlace,
+    gallery: GalleryPlace,
     model: Annotated[Path | None, typer.Option(help="Run whose model embeds, if it was moved.")] = None,
     images: Annotated[
         Path | None,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from doubtless.cli.create import IndexPlace
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 
 
 def recalibrate(
-    index: IndexPlace,
+    index: GalleryPlace,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the draws.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     csv: AsCsv = False,

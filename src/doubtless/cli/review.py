@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, records_csv, refuse_both
 from doubtless.errors import InputError
 
@@ -18,7 +19,7 @@ CSV_COLUMNS = ("id", "kind", "tells", "question", "label", "options", "other")
 
 
 def review(
-    gallery: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
+    gallery: GalleryPlace,
     most: Annotated[int, typer.Option(min=1, help="Questions that are listed.")] = 20,
     kind: Annotated[
         list[str] | None, typer.Option(help="Only these: answer, label, duplicate; may be repeated.")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from doubtless.cli.create import AsJson, IndexPlace
+from doubtless.cli.create import AsJson
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 
 NewFolder = Annotated[str, typer.Argument(metavar="NEW", help="Folder to make; there must be nothing yet.")]
@@ -16,7 +17,7 @@ DAMAGED = 1
 
 
 def check(
-    place: IndexPlace,
+    place: GalleryPlace,
     thorough: Annotated[
         bool, typer.Option("--thorough", help="Look at every item, number, key and picture.")
     ] = False,
@@ -51,7 +52,7 @@ def check(
         raise typer.Exit(DAMAGED)
 
 
-def backup(place: IndexPlace, to: NewFolder, json: AsJson = False, csv: AsCsv = False) -> None:
+def backup(place: GalleryPlace, to: NewFolder, json: AsJson = False, csv: AsCsv = False) -> None:
     """Copy a gallery as it is at one moment, also while a server writes to it; the copy is checked.
 
     What was added last lies in a log beside the database until it is closed: cp may miss it, this does not.

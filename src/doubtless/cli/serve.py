@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from doubtless.cli.create import IndexPlace
+from doubtless.cli.place import GalleryPlace
 from doubtless.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ TOKEN, READ_TOKEN = "DOUBTLESS_TOKEN", "DOUBTLESS_READ_TOKEN"
 
 
 def serve(
-    index: IndexPlace,
+    index: GalleryPlace,
     host: Annotated[
         str, typer.Option(help="Address to bind; other than 127.0.0.1 needs a token.")
     ] = "127.0.0.1",

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
+from doubtless.cli.place import GalleryPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 
 
 def status(
-    gallery: Annotated[str, typer.Argument(help="Folder, milvus:PATH or milvus:http://host:port.")],
+    gallery: GalleryPlace,
     json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
     csv: AsCsv = False,
 ) -> None:

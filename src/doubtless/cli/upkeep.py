@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from doubtless.cli.ask import conditions
-from doubtless.cli.create import AsJson, IndexPlace
+from doubtless.cli.create import AsJson
 from doubtless.cli.items import FILE, Where, named_items
+from doubtless.cli.place import ADDRESSES, GalleryPlace
 from doubtless.cli.records import AsCsv, print_record, refuse_both
 from doubtless.errors import InputError
 
@@ -17,7 +18,7 @@ SHOWN = 10
 
 
 def remove(
-    place: IndexPlace,
+    place: GalleryPlace,
     ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Items to take out.")] = None,
     file: FILE = None,
     where: Where = None,
@@ -47,7 +48,7 @@ def remove(
     typer.echo(f"{len(removed):,} items removed, {left:,} are left: {place}")
 
 
-def stats(place: IndexPlace, json: AsJson = False, csv: AsCsv = False) -> None:
+def stats(place: GalleryPlace, json: AsJson = False, csv: AsCsv = False) -> None:
     """What an index holds, how it is searched, and what its calibration is worth.
 
     Example: doubtless stats gallery --json
@@ -71,7 +72,7 @@ def stats(place: IndexPlace, json: AsJson = False, csv: AsCsv = False) -> None:
         print_calibration(calibration, str(place))
 
 
-def compact(place: IndexPlace, json: AsJson = False, csv: AsCsv = False) -> None:
+def compact(place: GalleryPlace, json: AsJson = False, csv: AsCsv = False) -> None:
     """Give the space of removed and updated items back.
 
     Example: doubtless compact gallery
@@ -101,12 +102,8 @@ def _print_facts(facts: dict[str, Any], title: str) -> None:
 
 
 def migrate(
-    source: Annotated[
-        str, typer.Argument(metavar="A", help="Index to copy: a folder, or an address as of Milvus.")
-    ],
-    target: Annotated[
-        str, typer.Argument(metavar="B", help="Where to: a folder, or an address as of Milvus.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="A", help=f"Index to copy: a folder, {ADDRESSES}.")],
+    target: Annotated[str, typer.Argument(metavar="B", help=f"Where to: a folder, {ADDRESSES}.")],
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what a migration to B that was stopped has copied.")
     ] = False,
