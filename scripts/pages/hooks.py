@@ -103,6 +103,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     path = FILES.get(page.file.src_uri, "")
     if not path.endswith((".md", ".ipynb")):
         return markdown
+    if path.startswith("docs/results/"):
+        page.meta["hide"] = ["toc"]  # tables of ten columns need its place more
     drawn = MARKER.sub(lambda marker: MARKERS[marker[1]](marker[2] or ""), markdown)
     drawn = drawn if text.HEADING.search(markdown) else drawn.replace("heading_level: 3", "heading_level: 2")
     linked = places.relinked(drawn, path)
