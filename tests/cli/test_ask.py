@@ -114,6 +114,19 @@ def test_filters(ask, bare: Path) -> None:
     assert code == 0
 
 
+def test_what_all_are_warned_of_is_said_once(ask, bare: Path) -> None:
+    code, out, err = ask(bare / "gallery", "--embedding", bare / "q.npz", "--json")
+    assert code == 0, err
+    queries = json.loads(out)["queries"]
+    assert len(queries) > 1
+    (warning,) = queries[0]["warnings"]
+    assert all(query["warnings"] == [warning] for query in queries)
+    code, out, err = ask(bare / "gallery", "--embedding", bare / "q.npz")
+    assert code == 0, err
+    assert " ".join(out.split()).count(warning) == 1
+    assert out.startswith(f"warning, of all {len(queries)}: ")
+
+
 def test_a_narrow_terminal_cuts_names_and_never_numbers(
     ask, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

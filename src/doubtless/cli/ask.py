@@ -78,8 +78,7 @@ def ask(
     if csv:
         typer.echo(csv_text(CSV_COLUMNS, csv_rows(names, told)), nl=False)
         return
-    for name, answer in zip(names, told, strict=True):
-        print_answer(name, answer, confidence=confidence)
+    print_answers(names, told, confidence=confidence)
 
 
 def covering(names: Sequence[str], confidence: float) -> str:
@@ -114,20 +113,44 @@ def csv_rows(names: Sequence[str], answers: Sequence[Answer]) -> list[list[Any]]
     return rows
 
 
-def print_answer(name: str, answer: Answer, *, confidence: float = 0.9) -> None:
-    """The decision and why, labels that were considered, then one query's items as a table."""
+def print_answers(names: Sequence[str], answers: Sequence[Answer], *, confidence: float = 0.9) -> None:
+    """One after the other; what all of several are warned of is said once, before them."""
+    alike = [
+        warning
+        for warning in (answers[0].warnings if len(answers) > 1 else ())
+        if all(warning in answer.warnings for answer in answers)
+    ]
+    for warning in alike:
+        _print(f"warning, of all {len(answers)}: {warning}")
+    for name, answer in zip(names, answers, strict=True):
+        print_answer(name, answer, confidence=confidence, said=alike)
+
+
+def print_answer(name: str, answer: Answer, *, confidence: float = 0.9, said: Sequence[str] = ()) -> None:
+    """The decision and why, labels that were considered, then one query's items as a table.
+
+    said   warnings that need not be repeated
+    """
     from rich.console import Console
 
     console = Console()
     console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"{answer.decision}: {answer.reason}", highlight=False, markup=False)
+    _print(f"{answer.decision}: {answer.reason}")
     if answer.labels:
-        console.print(considered(answer), highlight=False, markup=False)
+        _print(considered(answer))
     if answer.covering_set is not None:
-        console.print(covering(answer.covering_set, confidence), highlight=False, markup=False)
+        _print(covering(answer.covering_set, confidence))
     for warning in answer.warnings:
-        console.print(f"warning: {warning}", highlight=False, markup=False)
+        if warning not in said:
+            _print(f"warning: {warning}")
     console.print(_items(answer))
+
+
+def _print(sentence: str) -> None:
+    """As it is: what stands in brackets is no markup, and numbers have no colours."""
+    from rich.console import Console
+
+    Console().print(sentence, highlight=False, markup=False)
 
 
 def considered(answer: Answer) -> str:
