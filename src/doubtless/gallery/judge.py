@@ -33,6 +33,10 @@ GROWN = 1.25
 """A gallery that has grown or shrunk by this factor since is warned of, where nothing was kept to look closer."""
 
 
+ABSENT = 0.5
+"""Probability of none of the labels above which a thing is said not to be there."""
+
+
 class DoubtLike(Protocol):
     """A fitted combined doubt."""
 
@@ -380,10 +384,10 @@ def _of_target(target: float, bound: float | None) -> Sentence:
 
 
 def _decided(told: Distribution, terms: Terms) -> Tensor:
-    """(n,) codes: answered where the most probable label is probable enough, absent where none of them is."""
+    """(n,) codes: answered where the most probable label is probable enough, absent where none of them is, more
+    likely than not: *none* may be the most probable of many and still most probably wrong."""
     assert terms.least is not None
     decision = torch.full_like(told.label[:, 0], ABSTAIN)
-    sure = told.sureness
-    decision[sure >= terms.least] = ANSWER
-    decision[sure == -torch.inf] = NOT_IN_GALLERY
+    decision[told.sureness >= terms.least] = ANSWER
+    decision[told.none > ABSENT] = NOT_IN_GALLERY
     return decision
