@@ -116,9 +116,9 @@ def csv_rows(names: Sequence[str], answers: Sequence[Answer]) -> list[list[Any]]
 
 def print_answer(name: str, answer: Answer, *, confidence: float = 0.9) -> None:
     """The decision and why, labels that were considered, then one query's items as a table."""
-    from rich.console import Console
+    from doubtless.terminal import Terminal
 
-    console = Console()
+    console = Terminal()
     console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
     console.print(f"{answer.decision}: {answer.reason}", highlight=False, markup=False)
     if answer.labels:
