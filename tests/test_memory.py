@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from doubtless.memory import SAID, keep_freed
+from doubtless.memory import ARENAS, MAPPED, SAID, SERVING, TRIM, WORKING, keep_freed, told
 
 BATCHES = """
 import resource, sys, threading
@@ -55,3 +55,46 @@ def keep_freed_here() -> bool:
 @pytest.mark.parametrize("name", SAID)
 def test_what_somebody_has_chosen_stays(name: str) -> None:
     assert not keep_freed({name: "1"})
+
+
+def test_an_earlier_malloc_is_told_what_it_takes_and_else_left_alone() -> None:
+    """glibc 2.34 refuses blocks above 32 MB; told the rest alone, it would give back all above 128 kB."""
+    said: dict[int, int] = {}
+
+    def earlier(what: int, value: int, most: int = 2**25) -> int:
+        if what == MAPPED and value > most:
+            return 0
+        said[what] = value
+        return 1
+
+    assert told(earlier, WORKING)
+    assert said == {MAPPED: 2**25, TRIM: WORKING.unused, ARENAS: 1}
+    said.clear()
+    assert not told(lambda what, value: earlier(what, value, most=0), SERVING)
+    assert said == {}
+
+
+LARGE = """
+import resource, sys
+import torch
+from doubtless.memory import SERVING, WORKING, keep_freed
+
+assert keep_freed({})
+if sys.argv[1] == "serving":
+    assert keep_freed({}, kept=SERVING)
+several = [torch.ones(25_000_000) for _ in range(4)]  # 100 MB each
+small = torch.ones(100)  # lies behind them
+del several
+print(int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() >> 20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+def test_a_server_gives_large_blocks_back() -> None:
+    if not keep_freed_here():
+        pytest.skip("not glibc")
+    working, serving = (
+        int(subprocess.run([sys.executable, "-c", LARGE, how], capture_output=True, check=True).stdout)
+        for how in ("working", "serving")
+    )
+    assert serving < working - 300

@@ -24,11 +24,17 @@ def bar(items: Iterable[Item], text: str, total: int | None = None) -> Iterator[
     >>> sum(bar(range(3), "adding", 3))
     3
     """
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    from doubtless.terminal import Terminal
+
+    console = Terminal(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         yield from progress.track(items, description=text, total=total)
 
@@ -36,9 +42,9 @@ def bar(items: Iterable[Item], text: str, total: int | None = None) -> Iterator[
 @contextlib.contextmanager
 def spinner(text: str) -> Iterator[None]:
     """Shows that something without a known length is under way."""
-    from rich.console import Console
+    from doubtless.terminal import Terminal
 
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     if not console.is_terminal:
         yield
         return

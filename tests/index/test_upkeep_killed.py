@@ -19,7 +19,7 @@ from doubtless.errors import InputError
 from doubtless.gallery.safekeeping import backup, check, restore
 from doubtless.index.folder import FolderIndex
 
-KILLS = 30
+KILLS = 100
 """Of each kind of work."""
 COUNT, DIM = 3000, 16
 

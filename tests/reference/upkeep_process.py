@@ -44,7 +44,7 @@ def child(order: dict[str, Any]) -> None:
 
 def add_while_it_is_built(index: FolderIndex) -> None:
     """Says of every item that it is stored."""
-    number = 0
+    number = len(index)  # one that was killed before has added some
     while index._builder._is_wanted():
         id = f"late {number}"
         index.add(Embedding.point(torch.ones(1, index.dim)), [id], labels=["late"])

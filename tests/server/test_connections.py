@@ -27,7 +27,7 @@ SHORT = ConnectionLimits(header=0.5, rest=0.5, idle=0.5, unread=0.5)
 
 @dataclass
 class Echo:
-    """A small application; /slow is answered when it is told to be, /large does not fit into any buffer."""
+    """A small application; /slow is answered when it is told to be, /body reads, /large fits into no buffer."""
 
     free: threading.Event = field(default_factory=threading.Event)
     read: int = 0
@@ -43,6 +43,11 @@ class Echo:
         if scope["path"] == "/slow":
             while not self.free.is_set():
                 await asyncio.sleep(0.01)
+        while scope["path"] == "/body":
+            message = await receive()
+            self.read += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
         if scope["path"] == "/large":
             body = bytes(20_000_000)
         head = [(b"content-length", str(len(body)).encode())]
@@ -222,6 +227,64 @@ def test_there_are_no_more_connections_than_files() -> None:
         assert within_open_files(ConnectionLimits(connections=50)).per_client == 50
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+
+
+def test_a_body_in_a_million_pieces_stops_nobody() -> None:
+    """Twelve megabytes in chunks of a byte took 21 s, and everybody else waited up to 3.5 s meanwhile."""
+    start = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with listening(ConnectionLimits()) as (server, port, _):
+        began, slowest = time.perf_counter(), 0.0
+        sending = opened(port, start)
+
+        def send() -> None:
+            with contextlib.suppress(OSError):
+                sending.sendall(b"1\r\na\r\n" * 1_000_000 + b"0\r\n\r\n")
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        while thread.is_alive():
+            asked = time.perf_counter()
+            assert httpx.get(f"http://127.0.0.1:{port}/").text == "fine"
+            slowest = max(slowest, time.perf_counter() - asked)
+        assert slowest < 1
+        assert time.perf_counter() - began < 5
+        wait_for(lambda: server.crowd.count == 0)
+
+
+def test_a_body_in_many_usual_pieces_is_read() -> None:
+    start = b"POST /body HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with listening(ConnectionLimits()) as (_, port, app):
+        connection = opened(port, start + (b"80\r\n" + bytes(128) + b"\r\n") * 20_000 + b"0\r\n\r\n")
+        assert is_answered(connection)
+        assert app.read == 20_000 * 128
+
+
+def test_bodies_that_do_not_come_keep_nobody_out() -> None:
+    """One that comes is not ended for others; where all come, one more is refused."""
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
+    with listening(ConnectionLimits(connections=20, per_client=6)) as (server, port, _):
+        stalled = [opened(port, head + b"x") for _ in range(5)]
+        sending, ended, sent = opened(port, head), threading.Event(), 0
+
+        def send() -> None:
+            nonlocal sent
+            while not ended.wait(0.1):
+                sending.sendall(bytes(2000))
+                sent += 2000
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        wait_for(lambda: server.crowd.count == 6)
+        assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 503  # they have just begun
+        time.sleep(1.2)
+        for _ in range(3):
+            assert httpx.get(f"http://127.0.0.1:{port}/").text == "fine"
+        ended.set()
+        thread.join()
+        sending.sendall(bytes(1_000_000 - sent))
+        assert is_answered(sending)
+        for one in stalled:
+            one.close()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import struct
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from doubtless.server.service.errors import (
     UnsupportedImageError,
 )
 from doubtless.server.service.headers import declared_size
+from doubtless.server.service.workers import BEHIND
 from tests.server.hostile import FORMATS
 
 
@@ -183,8 +185,15 @@ def niceness(number: int | None) -> int:
 
 
 def test_large_pictures_leave_processes_to_small_ones_and_yield_to_them() -> None:
-    made, here = Decoder(small, workers=3), os.getpriority(os.PRIO_PROCESS, 0)
-    file, picture = plain(3000, "PNG"), written("PNG")
+    prepared: dict[bool, set[int]] = {True: set(), False: set()}
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+
+    def noted(pixels: Tensor) -> Tensor:
+        own = threading.get_native_id() if sys.platform == "linux" else 0
+        prepared[pixels.shape[1] == 3000].add(os.getpriority(os.PRIO_PROCESS, own) - here)
+        return small(pixels)
+
+    made, file, picture = Decoder(noted, workers=3), plain(3000, "PNG"), written("PNG")
     made.submit(picture).result(timeout=30)
     large = [made.submit(file) for _ in range(8)]
     for _ in range(4):
@@ -194,7 +203,8 @@ def test_large_pictures_leave_processes_to_small_ones_and_yield_to_them() -> Non
         assert future.result(timeout=60).pixels.shape == (3, 4, 4)
     assert made.budget.most < 2 * 3000**2  # one at a time
     started = [niceness(process.number) - here for process in made._processes if process.number is not None]
-    assert started[0] > 0
+    assert started[0] == BEHIND
+    assert prepared == {True: {BEHIND if sys.platform == "linux" else 0}, False: {0}}
     assert started[1:]
     assert not any(started[1:])
     numbers = [process.number for process in made._processes if process.number is not None]

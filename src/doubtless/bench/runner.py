@@ -28,6 +28,7 @@ from doubtless.cores import usable_cores, wait_asleep
 from doubtless.files import write_text
 from doubtless.memory import keep_freed
 from doubtless.runs import Run
+from doubtless.terminal import Terminal
 
 
 @dataclass
@@ -47,7 +48,7 @@ def run_suite(jobs: Sequence[Job], *, parallel: int = 1, console: Console | None
 
     A run that is done is taken as it is; one that was stopped is taken up from its last epoch.
     """
-    console = console or Console(stderr=True)
+    console = console or Terminal(stderr=True)
     statuses = [Status(job, "done" if job.is_done else "waiting") for job in jobs]
     with _display(statuses, console) as show, _stopped_by_sigterm():
         try:

@@ -45,6 +45,7 @@ from doubtless.cli.stopping import (
 )
 from doubtless.errors import DoubtlessError
 from doubtless.memory import keep_freed
+from doubtless.screen import shield_terminal
 from doubtless.version import __version__
 
 app = typer.Typer(
@@ -104,6 +105,7 @@ def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
     interrupted = noting_interrupts()
     keep_freed()
+    shield_terminal()
     try:
         code = app(prog_name="doubtless", standalone_mode=False)
         sys.stdout.flush()

@@ -115,13 +115,16 @@ def csv_rows(names: Sequence[str], answers: Sequence[Answer]) -> list[list[Any]]
 
 def print_answers(names: Sequence[str], answers: Sequence[Answer], *, confidence: float = 0.9) -> None:
     """One after the other; what all of several are warned of is said once, before them."""
+    from doubtless.terminal import Terminal
+
     alike = [
         warning
         for warning in (answers[0].warnings if len(answers) > 1 else ())
         if all(warning in answer.warnings for answer in answers)
     ]
+    console = Terminal(highlight=False)
     for warning in alike:
-        _print(f"warning, of all {len(answers)}: {warning}")
+        console.print(f"warning, of all {len(answers)}: {warning}")
     for name, answer in zip(names, answers, strict=True):
         print_answer(name, answer, confidence=confidence, said=alike)
 
@@ -131,26 +134,19 @@ def print_answer(name: str, answer: Answer, *, confidence: float = 0.9, said: Se
 
     said   warnings that need not be repeated
     """
-    from rich.console import Console
+    from doubtless.terminal import Terminal
 
-    console = Console()
-    console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
-    _print(f"{answer.decision}: {answer.reason}")
+    console = Terminal(highlight=False)
+    console.print(name, style="bold", soft_wrap=True)
+    console.print(f"{answer.decision}: {answer.reason}")
     if answer.labels:
-        _print(considered(answer))
+        console.print(considered(answer))
     if answer.covering_set is not None:
-        _print(covering(answer.covering_set, confidence))
+        console.print(covering(answer.covering_set, confidence))
     for warning in answer.warnings:
         if warning not in said:
-            _print(f"warning: {warning}")
+            console.print(f"warning: {warning}")
     console.print(_items(answer))
-
-
-def _print(sentence: str) -> None:
-    """As it is: what stands in brackets is no markup, and numbers have no colours."""
-    from rich.console import Console
-
-    Console().print(sentence, highlight=False, markup=False)
 
 
 def considered(answer: Answer) -> str:

@@ -137,11 +137,11 @@ def _stop_if_failed(failed: list[Status], total: int) -> None:
 
 
 def _print_plan(plan: list[Job], jobs: int, *, json: bool, csv: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from doubtless.bench.plan import estimate_seconds
     from doubtless.cli.tables import print_json
+    from doubtless.terminal import Terminal
 
     open_jobs = [job for job in plan if not job.is_done]
     seconds = estimate_seconds(open_jobs)
@@ -157,7 +157,7 @@ def _print_plan(plan: list[Job], jobs: int, *, json: bool, csv: bool) -> None:
     for job in plan:
         about = "" if job.is_done else f"{seconds[job.method]:.0f} s"
         table.add_row(job.name, str(job.folder), "done" if job.is_done else "to do", about)
-    Console().print(table)
+    Terminal().print(table)
     typer.echo(
         f"{len(open_jobs)} of {len(plan)} runs to do, about {total / 60:.1f} minutes with {jobs} at a time"
     )

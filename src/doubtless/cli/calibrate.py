@@ -160,10 +160,11 @@ def _read_queries(queries: str | None, labels: Path | None, gallery: Gallery) ->
 
 def print_calibration(record: dict[str, Any], title: str) -> None:
     """What is promised, and how it fared on queries, then on classes, that had no part in it."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from doubtless.terminal import Terminal
+
+    console = Terminal()
     kinds = [kind for kind in ("exchangeable", "class_disjoint") if record.get(kind)]
     if not kinds:
         console.print(f"calibration of {title}", style="bold", highlight=False)

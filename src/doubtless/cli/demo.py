@@ -253,12 +253,11 @@ def _trained(out: Path) -> tuple[Run, Evaluation]:
 
 def _print(run: Run, gallery: DemoGallery, asked: list[ShownAnswer], measured: Evaluation) -> None:
     """Five pictures, what is promised and what was kept of it, and what to do next."""
-    from rich.console import Console
-
     from doubtless.cli.shown import print_shown
+    from doubtless.terminal import Terminal
 
-    console = Console()
-    console.print("\n[bold]Five pictures, and what the gallery says of them[/bold]\n", highlight=False)
+    console = Terminal()
+    console.print("\nFive pictures, and what the gallery says of them\n", style="bold", highlight=False)
     print_shown(five_of(asked), console)
     recall = measured.measures["recall@1"].value
     for sentence in (
@@ -268,7 +267,7 @@ def _print(run: Run, gallery: DemoGallery, asked: list[ShownAnswer], measured: E
         f"{(run.path / 'report.html').resolve()}",
     ):
         console.print(sentence, highlight=False, soft_wrap=True)
-    console.print("\n[bold]Now with your own pictures[/bold]\n", highlight=False)
+    console.print("\nNow with your own pictures\n", style="bold", highlight=False)
     typer.echo(OWN)
 
 

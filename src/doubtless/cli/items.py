@@ -155,8 +155,9 @@ def _plain(item: Item) -> dict[str, Any]:
 
 
 def _print_items(items: list[Item], title: str) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from doubtless.terminal import Terminal
 
     keys = list(dict.fromkeys(key for item in items for key in item.metadata))
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -165,7 +166,7 @@ def _print_items(items: list[Item], title: str) -> None:
     for item in items:
         values = [item.id, item.label, *(item.metadata.get(key) for key in keys)]
         table.add_row(*("" if value is None else str(value) for value in values))
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _export(csv: Path | None, parquet: Path | None, items: Iterable[Item]) -> int:
@@ -180,7 +181,7 @@ def _export(csv: Path | None, parquet: Path | None, items: Iterable[Item]) -> in
     if parquet is not None:
         _write_parquet(parquet, heading, rows)
     elif str(csv) == "-":
-        typer.echo(csv_text(heading, rows), nl=False)
+        typer.echo(csv_text(heading, rows), nl=False, color=True)  # as stored: typer would strip ids
     else:
         assert csv is not None
         write_text(csv, csv_text(heading, rows))

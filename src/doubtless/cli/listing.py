@@ -30,10 +30,10 @@ def methods(
 
 def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool, *, csv: bool = False) -> None:
     """Rows as a table for the eye, as JSON or as CSV."""
-    from rich.console import Console
     from rich.table import Table
 
     from doubtless.cli.tables import csv_text, print_json
+    from doubtless.terminal import Terminal
 
     refuse_both(json, csv)
     if json:
@@ -45,7 +45,7 @@ def show(names: tuple[str, ...], rows: Sequence[tuple[str, ...]], json: bool, *,
     table = Table(*names)
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    Terminal().print(table)
 
 
 app = typer.Typer(rich_markup_mode=None)

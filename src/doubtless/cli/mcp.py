@@ -9,6 +9,7 @@ import typer
 
 from doubtless.cli.place import GalleryPlace
 from doubtless.errors import InputError
+from doubtless.memory import SERVING, keep_freed
 
 
 def mcp(
@@ -34,5 +35,6 @@ def mcp(
     from doubtless.server.agents import mcp_server
     from doubtless.server.service.service import Service
 
+    keep_freed(kept=SERVING)
     with Service.open(gallery, model=model, read_only=True) as service:
         mcp_server(service, image_root=images).run("stdio")

@@ -92,10 +92,11 @@ def _parted(reply: str) -> tuple[str, str]:
 
 def print_review(found: Review) -> None:
     """The questions as a table, then how many there are."""
-    from rich.console import Console
     from rich.table import Table
 
-    console, table = Console(), Table(title_justify="left")
+    from doubtless.terminal import Terminal
+
+    console, table = Terminal(), Table(title_justify="left")
     for column in ("id", "kind", "tells", "question"):
         table.add_column(column, justify="right" if column == "tells" else "left", overflow="fold")
     for one in found:

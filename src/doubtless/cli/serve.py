@@ -12,6 +12,7 @@ import typer
 
 from doubtless.cli.place import GalleryPlace
 from doubtless.errors import InputError
+from doubtless.memory import SERVING, keep_freed
 
 if TYPE_CHECKING:
     from doubtless.server.http.connections import ConnectionLimits
@@ -138,6 +139,7 @@ def run(
                 else:
                     typer.echo(f"doubtless: {words}")
 
+    keep_freed(kept=SERVING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn, when all is done
     try:
         server = Server(app, host=host, port=port, limits=limits)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from doubtless.evaluation import Evaluation
     from doubtless.metrics import Measure
     from doubtless.report import Cell, ComparisonTable
@@ -47,10 +49,11 @@ def evaluation_csv(evaluation: Evaluation) -> str:
 
 def print_evaluation(evaluation: Evaluation, title: str) -> None:
     """Measures with their intervals, then every uncertainty's, then what the notes say."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from doubtless.terminal import Terminal
+
+    console = Terminal()
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("measure")
     table.add_column("value", justify="right")
@@ -73,6 +76,7 @@ def interval(measure: Measure) -> str:
 
 def _baselines(evaluation: Evaluation) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     from doubtless.metrics.catalogue import metric_of
 
@@ -85,7 +89,7 @@ def _baselines(evaluation: Evaluation) -> Any:
     if any(name in evaluation.measures for name in shown):
         table.add_row("learned", *(_value(evaluation.measures.get(name)) for name in shown))
     for name, values in evaluation.doubts.items():
-        table.add_row(f"[bold]{name}[/bold]", *(_value(values.get(metric)) for metric in shown))
+        table.add_row(Text(name, "bold"), *(_value(values.get(metric)) for metric in shown))
     for baseline, values in evaluation.baselines.items():
         table.add_row(baseline, *(_value(values.get(name)) for name in shown))
     return table
@@ -107,10 +111,11 @@ def comparison_csv(table: ComparisonTable) -> str:
 
 def print_comparison(table: ComparisonTable, title: str) -> None:
     """Methods as rows, metrics as columns, as many per table as fit the terminal."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from doubtless.terminal import Terminal
+
+    console = Terminal()
     measured = [
         name for name in table.metrics if any(_cell(cells.get(name)) for cells in table.cells.values())
     ]
@@ -141,14 +146,16 @@ def _packed(names: list[str], width: int) -> list[list[str]]:
     return tables
 
 
-def _cell(cell: Cell | None) -> str:
+def _cell(cell: Cell | None) -> Text | str:
     """Mean ± spread over seeds, the best in bold, a paper's number below (≠: not comparable)."""
+    from rich.text import Text
+
     if cell is None or cell.mean != cell.mean:
         return ""
     text = f"{cell.mean:.3f}" + (f" ± {cell.std:.3f}" if cell.std is not None else "")
     if cell.published is not None:
         text += f"\n{'≠' if cell.not_comparable else 'paper'} {cell.published:.2f}"
-    return f"[bold]{text}[/bold]" if cell.best else text
+    return Text(text, "bold" if cell.best else "")
 
 
 FOLDERS = {"--out", "-o", "--work", "--data"}

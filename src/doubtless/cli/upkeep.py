@@ -91,14 +91,15 @@ def compact(place: GalleryPlace, json: AsJson = False, csv: AsCsv = False) -> No
 
 
 def _print_facts(facts: dict[str, Any], title: str) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from doubtless.terminal import Terminal
 
     table = Table(title=title, title_justify="left", title_style="bold", show_header=False)
     for name, value in facts.items():
         shown = ", ".join(map(str, value)) if isinstance(value, list) else value
         table.add_row(name, f"{shown:,}" if isinstance(shown, int) else str("" if shown is None else shown))
-    Console().print(table)
+    Terminal().print(table)
 
 
 def migrate(

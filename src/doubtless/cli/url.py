@@ -18,13 +18,13 @@ TITLES = {
 
 def print_url(run: Path, data: str | None, human_labels: Path | None, *, json: bool) -> None:
     """Measures a run by URL's protocol and prints it, with what differs."""
-    from rich.console import Console
     from rich.table import Table
 
     from doubtless.cli.tables import print_json
     from doubtless.evaluation.url import PUBLISHED
     from doubtless.progress import bar
     from doubtless.runs.url import measure_url
+    from doubtless.terminal import Terminal
 
     figures, notes, path = measure_url(run, data=data, human_labels=human_labels, progress=bar)
     if json:
@@ -35,7 +35,7 @@ def print_url(run: Path, data: str | None, human_labels: Path | None, *, json: b
         if name in TITLES and value is not None:
             beside = [f"{row[name]:.3f}" if name in row else "" for row in PUBLISHED.values()]
             table.add_row(TITLES[name], f"{value:.3f}", *beside)
-    console = Console()
+    console = Terminal()
     console.print(table)
     for note in notes:
         console.print(f"• {note}", highlight=False)

@@ -21,9 +21,9 @@ class BulkProgress:
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        from rich.console import Console
+        from doubtless.terminal import Terminal
 
-        self.console = Console(stderr=True)
+        self.console = Terminal(stderr=True)
         self.clock = clock
         self.total, self.before, self.done, self.bad = 0, 0, 0, 0
         self.began = self.shown = clock()

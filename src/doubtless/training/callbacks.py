@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import TorchCheckpointIO
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -26,6 +25,7 @@ from rich.progress import (
 from doubtless.distributed import rank
 from doubtless.files import atomic_writer
 from doubtless.runs.run import read_checkpoint
+from doubtless.terminal import Terminal
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -55,7 +55,7 @@ class EpochDisplay(Callback):
 
     def __init__(self, epochs: int) -> None:
         self.epochs = epochs
-        self.console = Console(stderr=True)
+        self.console = Terminal(stderr=True)
         self.progress: Progress | None = None
         self.task: Any = None
 

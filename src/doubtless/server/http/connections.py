@@ -2,7 +2,8 @@
 
 uvicorn waits for ever for the rest of a header, for the rest of a body that nobody reads any more, and for a client
 that does not read its reply. `BoundedProtocol` does not. Where there are too many connections, the one goes that
-has waited longest for its client to ask; half-sent requests therefore never keep others out.
+has waited longest for its client to ask; half-sent requests therefore never keep others out, nor bodies that do not
+come.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import h11
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
@@ -23,8 +25,12 @@ from doubtless.server.http import problems
 from doubtless.server.http.security import HEADERS
 
 Phase = Literal["header", "idle", "answer", "rest"]
-SLOWEST_READER = 1000
-"""Bytes a second that a client has to take of its reply."""
+SLOWEST = 1000
+"""Bytes a second that a client has to take of its reply, and to send of its body where others want its place."""
+BEGINNING = 1.0
+"""Seconds that a body has to come into its stride."""
+PIECES, SMALLEST = 10_000, 64
+"""A body may come in so many pieces; in more where each has so many bytes on average."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,23 @@ class ConnectionLimits:
     def __post_init__(self) -> None:
         if min(self.connections, self.per_client) < 1:
             raise InputError(f"A server needs at least one connection, and one of each client, got {self}.")
+
+
+class CountedBodies(h11.Connection):
+    """Reads requests; counts what comes of a body, and refuses one cut into crumbs."""
+
+    pieces = bytes = 0
+
+    def next_event(self) -> Any:
+        """What has come, as h11 says it."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self.pieces = self.bytes = 0
+        elif isinstance(event, h11.Data):
+            self.pieces, self.bytes = self.pieces + 1, self.bytes + len(event.data)
+            if self.pieces > PIECES and self.bytes < SMALLEST * self.pieces:
+                raise h11.RemoteProtocolError("a body in crumbs")
+        return event
 
 
 class Crowd(ServerState):
@@ -97,6 +120,7 @@ class BoundedProtocol(H11Protocol):
     """A connection that is given up when its client takes too long, and one of not too many."""
 
     server_state: Crowd
+    conn: CountedBodies
     address = ""
     phase: Phase = "header"
     since = 0.0
@@ -104,10 +128,21 @@ class BoundedProtocol(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
 
+    def __init__(self, config: Config, *state: Any) -> None:
+        super().__init__(config, *state)
+        self.conn = CountedBodies(h11.SERVER, config.h11_max_incomplete_event_size or LONGEST_HEADER)
+
     @property
     def waits(self) -> bool:
-        """Whether its client has nothing to get: it has not asked, or has had its reply."""
-        return self.phase != "answer" and not self.transport.get_write_buffer_size()
+        """Whether its client has nothing to get: it has not asked, has had its reply, or does not send its body."""
+        if self.phase == "answer":
+            return self.cycle.more_body and self._lags()
+        return not self.transport.get_write_buffer_size()
+
+    def _lags(self) -> bool:
+        """Whether a body comes too slowly; one that is not read meanwhile cannot come faster."""
+        seconds = time.monotonic() - self.since
+        return not self.flow.read_paused and seconds > BEGINNING and self.conn.bytes < SLOWEST * seconds
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Lets a connection in, or says that there is no room."""
@@ -233,12 +268,14 @@ class BoundedProtocol(H11Protocol):
 
     def _look_at_reader(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
-        if before - left < SLOWEST_READER * self.server_state.limits.unread:
+        if before - left < SLOWEST * self.server_state.limits.unread:
             self.drop()
         else:
             self._look_again(left)
 
 
+LONGEST_HEADER = 16 << 10
+"""Bytes."""
 HALF_SENT = 5.0
 """Seconds that a half-sent body gets when the server stops."""
 

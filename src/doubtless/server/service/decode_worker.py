@@ -78,8 +78,8 @@ def main() -> None:
     """Answers until nobody asks any more."""
     answers: IO[bytes] = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    if hasattr(os, "nice"):
-        os.nice(int(sys.argv[3]))
+    if sys.platform != "win32":
+        os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[3]))
     pixels, headers = loaded("pixels", sys.argv[1]), loaded("headers", sys.argv[2])
     from PIL import Image
 

@@ -34,7 +34,7 @@ from doubtless.server.service.errors import (
     UnsupportedImageError,
 )
 from doubtless.server.service.headers import TILED, declared_size
-from doubtless.server.service.workers import DecodingProcess
+from doubtless.server.service.workers import DecodingProcess, yield_to_others
 
 LONGEST = 100
 """How many times its shorter side an image may be long: made square, a line of pixels would become a large one."""
@@ -288,6 +288,8 @@ class Decoder:
         return [number < self.workers // 2 for number in range(self.workers)]
 
     def _work(self, process: DecodingProcess, large: bool) -> None:
+        if large:
+            yield_to_others()
         while (job := self._next(large)) is not None:
             try:
                 self._answer(job, process)

@@ -8,6 +8,7 @@ import select
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from doubtless.server.service import decode_worker, headers
 CHUNK = 1 << 20
 """Bytes that are sent or received in one go, and that a pipe holds where the system lets it."""
 BEHIND = 10
-"""How far a process that yields goes behind those of usual priority, as `nice` counts it."""
+"""How far a process or a thread that yields goes behind those of usual priority, as `nice` counts it."""
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -73,7 +74,7 @@ class DecodingProcess:
             files = [str(Path(str(module.__file__))) for module in (decode_worker, pixels, headers)]
             one_arena = {"MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"}  # what is reserved counts as used
             self._process = subprocess.Popen(
-                [sys.executable, "-P", *files, str(BEHIND if self._yields else 0)],
+                [sys.executable, "-P", *files, str(behind(self._yields))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -115,6 +116,21 @@ class DecodingProcess:
                 raise EOFError
             done += got
         return found
+
+
+def yield_to_others() -> None:
+    """Has this thread, and what it starts, take what others leave; where a thread has a priority of its own.
+
+    It prepares large pictures for the model, which takes half a second of a processor.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind(True))
+
+
+def behind(yields: bool) -> int:
+    """A priority as `nice` counts it: this process's, or behind it."""
+    own = os.getpriority(os.PRIO_PROCESS, os.getpid()) if sys.platform != "win32" else 0
+    return own + BEHIND if yields else own
 
 
 def _widen(handle: int) -> None:
