@@ -20,6 +20,7 @@ from doubtless.calibration.distribution import (
     none_features,
     shift_of_none,
 )
+from doubtless.calibration.evidence import evidence as evidence_module
 from doubtless.calibration.evidence.background import Background
 from doubtless.calibration.evidence.evidence import NARROW, WIDE, LabelHits, Statistics, columns, evidence
 from doubtless.calibration.evidence.within import PRIOR_ITEMS, LabelSpread, WithinMetric
@@ -501,6 +502,28 @@ class TestFit:
         distance, before = other.absent.table["distance"], fitted.absent.table["distance"]
         assert torch.equal(distance[of_label], before[of_label])
         assert not torch.equal(distance[~of_label], before[~of_label])
+
+    def test_vectors_are_looked_up_once_or_fold_by_fold_with_the_same_result(
+        self, gallery: tuple[Tensor, Tensor], fitted: FittedDistribution, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        items, label = gallery
+        asked: list[int] = []
+
+        def vectors(rows: Tensor) -> Tensor:
+            asked.append(len(rows))
+            return items[rows]
+
+        searches = replace(searches_of(items, label), vectors=vectors)
+        found = [fit_distribution(searches)]
+        assert len(asked) == 2  # of the items that present queries found, and of those that absent ones did
+        monkeypatch.setattr(evidence_module, "AT_ONCE", 0)
+        found.append(fit_distribution(searches))
+        assert len(asked) > 2 + 2 * len(fitted.others)
+        for other in found:
+            for name, values in fitted.present.table.items():
+                assert torch.allclose(other.present.table[name], values, rtol=1e-9, atol=1e-9)
+            for name, values in fitted.absent.table.items():
+                assert torch.allclose(other.absent.table[name], values, rtol=1e-9, atol=1e-9)
 
     def test_what_cannot_be_fitted_is_said(self, gallery: tuple[Tensor, Tensor]) -> None:
         items, label = gallery

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from doubtless.calibration.fit import Targets
+from doubtless.calibration.open_risk import Terms
+from doubtless.calibration.outcomes import Outcomes
+from doubtless.calibration.promise import Promise
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.gallery import Gallery, base
@@ -130,6 +134,31 @@ def test_recalibration_gives_what_a_calibration_of_the_same_queries_would(shop: 
     assert torch.equal(one.own[order], other.own[same])
     assert torch.equal(one.present[order].row[:, :50], other.present[same].row[:, :50])
     assert torch.equal(one.absent[order].row[:, :50], other.absent[same].row[:, :50])
+
+
+def test_recalibration_keeps_the_terms_and_does_not_test_the_old_promise_again(
+    shop: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.calibrate(Targets(target_error=0.15, unknown=0.3, confidence=0.9))
+    before = Calibrated.load(shop.index)
+    tested: list[Outcomes] = []
+    of = Promise.of.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[Promise], outcomes: Outcomes, terms: Terms) -> Promise:
+        tested.append(outcomes)
+        return of(cls, outcomes, terms)  # type: ignore[no-any-return]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Promise, "of", classmethod(counted))
+        shop.recalibrate()
+    after = Calibrated.load(shop.index)
+    assert len(tested) == 1
+    assert before.promise is not None
+    assert after.promise is not None
+    assert after.promise.terms == before.promise.terms == Terms(0.15, 0.3, 0.9)
+    assert after.doubt is not None
+    assert before.doubt is not None
+    assert after.doubt.record == before.doubt.record
 
 
 def test_a_reader_takes_a_new_calibration_over(shop: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,12 @@ class Promise:
     @classmethod
     def from_state(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Promise:
         """The promise whose `state` this is, worked out again from its queries."""
-        return cls.of(Outcomes.from_tensors(tensors), Terms(**record))
+        return cls.of(Outcomes.from_tensors(tensors), cls.terms_of_state(tensors, record))
+
+    @staticmethod
+    def terms_of_state(tensors: Mapping[str, Tensor], record: Mapping[str, Any]) -> Terms:
+        """The terms of the promise whose `state` this is, which needs no test."""
+        return Terms(**record)
 
 
 def starting_places(risk: OpenRisk) -> Starts:

@@ -186,6 +186,7 @@ def _in_parts(
     """What metric and background say of labels (n, M) and of queries (n,), each part's by its own."""
     if not parts:
         return _of_vectors(hits, slot, label, by, vectors), _among_all(hits, by)
+    vectors = _looked_up(hits, vectors)
     each = [
         (_of_vectors(hits[chosen], slot[chosen], label[chosen], own, vectors), _among_all(hits[chosen], own))
         for chosen, own in parts
@@ -196,6 +197,17 @@ def _in_parts(
         return {name: torch.cat([value[name] for value in values])[order] for name in values[0]}
 
     return joined([table for table, _ in each]), joined([scores for _, scores in each])
+
+
+def _looked_up(hits: LabelHits, vectors: Vectors | None) -> Vectors | None:
+    """The same vectors, looked up once for all parts if they are few: a gallery reads its version each time."""
+    if vectors is None or hits.row is None or hits.query is None:
+        return vectors
+    rows = hits.row[hits.labelled].unique()
+    if len(rows) * hits.query.shape[1] > AT_ONCE:
+        return vectors
+    table = vectors(rows)
+    return lambda wanted: table[torch.searchsorted(rows, wanted)]
 
 
 def columns(hits: LabelHits) -> tuple[Tensor, Tensor]:

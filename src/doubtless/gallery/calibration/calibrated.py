@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from doubtless.calibration.calibrator import Calibrator
 from doubtless.calibration.conformal import CoveringSets, Presence
 from doubtless.calibration.distribution import LabelDistribution
 from doubtless.calibration.fit import Calibration
+from doubtless.calibration.open_risk import Terms
 from doubtless.calibration.pairs import pairs
 from doubtless.calibration.pairs.pairs import PairCalibrator
 from doubtless.calibration.promise import Promise
@@ -38,6 +39,8 @@ READERS: dict[str, Any] = {
     kept.ATTACHMENT: Kept,
 }
 """Name of an attachment, and of its field of `Calibrated` → who reads it."""
+FOLLOWED = (distribution.ATTACHMENT, promise.ATTACHMENT, conformal.COVERING)
+"""What a recalibration makes anew, so that what it was need not be read."""
 STAMP = "stamp"
 """In every record: another word with every calibration, by which it is told from the one that was read before, and
 by which parts of two calibrations are told apart where a backend cannot keep several at once."""
@@ -88,12 +91,21 @@ class Calibrated:
     @classmethod
     def load(cls, index: Index) -> Calibrated:
         """What was saved with an index."""
+        return cls._of(index, _parts(index), READERS)
+
+    @classmethod
+    def to_follow(cls, index: Index) -> tuple[Calibrated, Terms | None]:
+        """What a recalibration keeps of what was saved, and the promise's terms; it is not worked out again."""
         found = _parts(index)
-        fields = {name: _read(index, name, found, reader) for name, reader in READERS.items()}
+        kept = {name: reader for name, reader in READERS.items() if name not in FOLLOWED}
+        return cls._of(index, found, kept), _read(index, promise.ATTACHMENT, found, Promise.terms_of_state)
+
+    @classmethod
+    def _of(cls, index: Index, found: Mapping[str, Part], readers: Mapping[str, Any]) -> Calibrated:
+        fields = {name: _read(index, name, found, reader.from_state) for name, reader in readers.items()}
         about = None if RECORD not in found else found[RECORD][1]
-        doubt = (
-            _read(index, DOUBT, found, Doubt) if (about or {}).get("doubt") in {COMBINED, LABELS} else None
-        )
+        combined = (about or {}).get("doubt") in {COMBINED, LABELS}
+        doubt = _read(index, DOUBT, found, Doubt.from_state) if combined else None
         return cls(**fields, doubt=doubt, record=about)
 
     def save(self, index: Index) -> None:
@@ -142,11 +154,11 @@ def _parts(index: Index) -> dict[str, Part]:
     )
 
 
-def _read(index: Index, name: str, found: Mapping[str, Part], reader: Any) -> Any:
-    """What a reader makes of an attachment; None where there is none."""
+def _read(index: Index, name: str, found: Mapping[str, Part], from_state: Callable[..., Any]) -> Any:
+    """What is made of an attachment; None where there is none."""
     state = found.get(name)
     try:
-        return None if state is None else reader.from_state(*state)
+        return None if state is None else from_state(*state)
     except (KeyError, TypeError) as error:
         raise StoreError(
             f"What {index.path} keeps as its {name} cannot be read ({error!r}); calibrate it again."

@@ -39,9 +39,9 @@ def recalibrate(index: Index, *, seed: int = 0) -> dict[str, Any]:
 
     Its `recalibrated` says what had changed, and how many queries were searched for anew or for the first time.
     """
-    calibrated = Calibrated.load(index)
-    kept, promise = calibrated.kept, calibrated.promise
-    if kept is None or promise is None:
+    calibrated, terms = Calibrated.to_follow(index)
+    kept = calibrated.kept
+    if kept is None or terms is None:
         raise InputError(
             f"Of the calibration of {index.path} no queries were kept; use doubtless calibrate instead."
         )
@@ -58,7 +58,7 @@ def recalibrate(index: Index, *, seed: int = 0) -> dict[str, Any]:
     count = min(MOST_FITTED, max(FEWEST_FITTED, round(FITTED * len(queries))))
     some = some_of(torch.arange(len(queries)), count, seed)
     sample = items[some_of((items.label >= 0).nonzero().squeeze(1), MOST_SAMPLED, seed)]
-    made = fitted_on(queries[some], items, promise.terms, gallery=sample, seed=seed)
+    made = fitted_on(queries[some], items, terms, gallery=sample, seed=seed)
     about = {
         "queries": len(made.promise.outcomes.score) if made.promise is not None else 0,
         "items": len(items),
