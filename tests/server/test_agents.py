@@ -159,12 +159,15 @@ def test_paths_that_lead_to_no_picture_are_a_sentence(
 @pytest.mark.parametrize("ending", ["Ctrl-C", "agent closes", "agent is gone"])
 def test_it_ends_when_it_is_told_to_and_when_its_agent_is_gone(served_index: Path, ending: str) -> None:
     """A thread waits for the agent's next word: it kept the process after Ctrl-C until that came."""
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from doubtless.cli import main; main()"
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listening}; from doubtless.cli import main; main()"
     command, pipes = [sys.executable, "-c", code, "mcp", str(served_index)], subprocess.PIPE
     asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
     word = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n"
     with subprocess.Popen(command, stdin=pipes, stdout=pipes, stderr=pipes, text=True) as process:
-        assert process.stdin and process.stdout and process.stderr
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
         process.stdin.write(word)
         process.stdin.flush()
         assert "doubtless" in process.stdout.readline()
@@ -184,6 +187,19 @@ def test_it_ends_when_it_is_told_to_and_when_its_agent_is_gone(served_index: Pat
     assert ended == (130 if ending == "Ctrl-C" else 0), said
     assert "Traceback" not in said
     assert said == ("doubtless: Stopped.\n" if ending == "Ctrl-C" else "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_standard_output_is_a_sentence(served_index: Path) -> None:
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    word = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n"
+    command = [sys.executable, "-m", "doubtless", "mcp", str(served_index)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, input=word, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.stderr == "doubtless: No space left on device.\n"
+    assert done.returncode == 2
 
 
 def test_a_folder_that_is_not_there_is_refused(
