@@ -79,6 +79,22 @@ def test_every_fault_is_noticed_by_a_check_or_harmless(
     print(dict(counts))
 
 
+def test_what_was_said_and_is_gone_is_noticed(whole: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "gallery"))
+    backup(path, tmp_path / "copy")
+    for file in path.glob("feedback.sqlite*"):
+        file.unlink()
+    (sentence,) = check(path, thorough=True).damage
+    assert "entry 2 was acknowledged, and it has come to 0" in sentence
+    with pytest.raises(StoreError, match="damaged and was not copied"):
+        backup(path, tmp_path / "another")
+    assert check(tmp_path / "copy", thorough=True).is_whole
+    (path / "feedback-last").unlink()  # as the sentence says
+    assert check(path, thorough=True).is_whole
+    restore(tmp_path / "copy", tmp_path / "again")
+    assert len(FeedbackStore(tmp_path / "again").entries()) == 2
+
+
 def test_a_gallery_with_another_model_is_not_copied(whole: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(whole, tmp_path / "gallery"))
     weights = path / "model" / "model.safetensors"
