@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +17,9 @@ import pytest
 
 import doubtless
 from doubtless.cli import main
+from doubtless.errors import InputError
+from doubtless.server.agents import Tools
+from doubtless.server.service.service import Service
 
 mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
 Result = TypeVar("Result")
@@ -127,6 +132,74 @@ def test_what_cannot_be_asked_is_a_sentence_and_the_server_goes_on(
         assert told.structured_content["decision"] in ("answer", "abstain", "not-in-gallery")
 
     session([str(served_index), "--images", str(picture_file.parent)], visit)
+
+
+ODD_PATHS = [
+    "a\0b", "a" * 100_000, "~nobody-of-this-name/x.png", "\ud800.png", "", ".", "loop.png", "empty.png", "pipe.png",
+    "closed/photo.png", "/dev/zero", "/proc/kmsg", "/proc/self/environ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_PATHS, ids=[ascii(name[:20]) for name in ODD_PATHS])
+def test_paths_that_lead_to_no_picture_are_a_sentence(
+    served_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What the system raises of them would be told nobody; a log of the kernel is waited for without end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    (tmp_path / "empty.png").touch()
+    os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "closed").touch()
+    with Service.open(served_index, read_only=True) as service, pytest.raises(InputError) as told:
+        Tools(service).picture(name)
+    assert "picture" in str(told.value)
+    assert len(str(told.value)) < 500
+
+
+@pytest.mark.parametrize("ending", ["Ctrl-C", "agent closes", "agent is gone"])
+def test_it_ends_when_it_is_told_to_and_when_its_agent_is_gone(served_index: Path, ending: str) -> None:
+    """A thread waits for the agent's next word: it kept the process after Ctrl-C until that came."""
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listening}; from doubtless.cli import main; main()"
+    command, pipes = [sys.executable, "-c", code, "mcp", str(served_index)], subprocess.PIPE
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    word = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n"
+    with subprocess.Popen(command, stdin=pipes, stdout=pipes, stderr=pipes, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(word)
+        process.stdin.flush()
+        assert "doubtless" in process.stdout.readline()
+        if ending == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+        elif ending == "agent closes":
+            process.stdin.close()
+        else:
+            process.stdout.close()
+            process.stdin.write(word)
+            process.stdin.close()
+        try:
+            ended = process.wait(timeout=20)
+        finally:
+            process.kill()
+        said = process.stderr.read()
+    assert ended == (130 if ending == "Ctrl-C" else 0), said
+    assert "Traceback" not in said
+    assert said == ("doubtless: Stopped.\n" if ending == "Ctrl-C" else "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_full_standard_output_is_a_sentence(served_index: Path) -> None:
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    word = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}) + "\n"
+    command = [sys.executable, "-m", "doubtless", "mcp", str(served_index)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command, input=word, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.stderr == "doubtless: No space left on device.\n"
+    assert done.returncode == 2
 
 
 def test_a_folder_that_is_not_there_is_refused(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -142,3 +144,28 @@ def test_killed_under_writes_it_loses_nothing_acknowledged(own_index: Path, pict
             )
     print(f"{len(acknowledged)} acknowledged, {len(removed)} removed, {kills} kills")
     assert len(acknowledged) > 10 * kills
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("output", ["/dev/full", "&-"])
+def test_it_serves_though_nobody_can_be_told_where(served_index: Path, output: str) -> None:
+    """Standard output is full, or was closed: each was a traceback, and nothing was served."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        port = str(trial.getsockname()[1])
+    words = [sys.executable, "-m", "doubtless", "serve", str(served_index), "--read-only", "--port", port]
+    command = ["sh", "-c", f'exec "$@" >{output}', "sh", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until = time.monotonic() + 60
+            while process.poll() is None and time.monotonic() < until:
+                with contextlib.suppress(httpx.TransportError):
+                    assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+                    break
+                time.sleep(0.2)
+            process.terminate()
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""

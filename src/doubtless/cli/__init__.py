@@ -101,8 +101,16 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
         raise typer.Exit
 
 
+def _open_what_was_closed() -> None:
+    """Whoever started this may have closed its output; the next file that is opened would be taken for it."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for as long as the process lives)
+
+
 def main() -> None:
     """Runs the command line; errors that a user can act on leave with 2 and a sentence."""
+    _open_what_was_closed()
     interrupted = noting_interrupts()
     keep_freed()
     shield_terminal()

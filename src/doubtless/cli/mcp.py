@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from doubtless.cli.place import GalleryPlace
+from doubtless.cli.stopping import STOPPED, how_to_go_on, system_sentence, tell
 from doubtless.errors import InputError
 from doubtless.memory import SERVING, keep_freed
 
@@ -36,5 +38,23 @@ def mcp(
     from doubtless.server.service.service import Service
 
     keep_freed(kept=SERVING)
+    how: int | None = None
     with Service.open(gallery, model=model, read_only=True) as service:
-        mcp_server(service, image_root=images).run("stdio")
+        try:
+            mcp_server(service, image_root=images).run("stdio")
+        except* KeyboardInterrupt:
+            how = STOPPED
+        except* BrokenPipeError:  # the agent is gone, and nobody is left to be told
+            how = 0
+        except* OSError as errors:
+            how = 2
+            tell(system_sentence(_first(errors)))
+    if how is not None:  # a thread of the package waits for the agent's next word, and nothing wakes it
+        if how == STOPPED:
+            tell(how_to_go_on(["mcp"]))
+        os._exit(how)
+
+
+def _first(errors: ExceptionGroup[OSError]) -> OSError:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -137,7 +137,7 @@ def run(
                 if logs[0] == "json":  # every line is to be JSON
                     log.info(words)
                 else:
-                    typer.echo(f"doubtless: {words}")
+                    _say(words)
 
     keep_freed(kept=SERVING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # raised again by uvicorn, when all is done
@@ -147,6 +147,14 @@ def run(
         server.run()
     except KeyboardInterrupt:
         return
+
+
+def _say(words: str) -> None:
+    """On standard output; that it is full, or nobody reads it, is no reason not to serve."""
+    try:
+        typer.echo(f"doubtless: {words}")
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (to be flushed at the end)
 
 
 def _log_format(name: str) -> Format:

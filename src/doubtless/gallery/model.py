@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
-from doubtless.errors import InputError
+from doubtless.errors import DoubtlessError, InputError
 from doubtless.index.backends import folder_beside
 from doubtless.index.base import Index
 from doubtless.index.settings import KEPT_MODEL, MODEL
@@ -61,6 +61,23 @@ def _place_of(index: Index) -> str | Path | None:
 
     kept = folder_beside(index.path) / KEPT_MODEL
     return kept if is_saved(kept) else recorded_model(index)
+
+
+def damage_of_model(index: Index) -> list[str]:
+    """What is wrong with the copy of its model that a gallery keeps; nothing where it keeps none."""
+    from doubtless.runs.model import must_match
+    from doubtless.runs.pretrained import is_saved
+
+    kept = folder_beside(index.path) / KEPT_MODEL
+    if not kept.is_dir():
+        return []
+    if not is_saved(kept):
+        return [f"The model in {kept} is not whole: a file of it is gone."]
+    try:
+        must_match(opened(kept).method, index.model, where=index.path)
+    except DoubtlessError as error:
+        return [f"The model in {kept} is not what was stored: {error}"]
+    return []
 
 
 def recorded_model(index: Index) -> str | Path | None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from doubtless.errors import InputError, StoreError
 from doubtless.gallery.feedback.store import FeedbackStore
+from doubtless.gallery.model import damage_of_model
 from doubtless.index import checking, copies
 from doubtless.index.backends import backend_of
 from doubtless.index.checking import Check as Check
 from doubtless.index.folder import FolderIndex
 from doubtless.index.salvage import Salvage as Salvage
+from doubtless.index.settings import DATABASE
 
 
 def check(place: str | Path, *, thorough: bool = False) -> Check:
@@ -21,6 +23,8 @@ def check(place: str | Path, *, thorough: bool = False) -> Check:
     found = checking.check(_folder(place), thorough=thorough)
     if thorough:
         found.damage.extend(FeedbackStore(_folder(place)).damage())
+        if not found.damage:  # else it may not open
+            found.damage.extend(_model_damage(_folder(place)))
     return found
 
 
@@ -42,11 +46,19 @@ def salvage(place: str | Path, to: str | Path) -> Salvage:
 
 
 def _refuse_damaged(place: Path) -> None:
-    """What people said is not copied where it is not what they said; the rest of a gallery sees to itself."""
-    if damage := FeedbackStore(place).damage():
+    """What people said is not copied where it is not what they said, nor another model; the rest sees to itself."""
+    damage = FeedbackStore(place).damage()
+    if not damage and (place / DATABASE).is_file():
+        damage = _model_damage(place)
+    if damage:
         raise StoreError(
-            f"{place} is damaged and was not copied: {damage[0]} Put that file aside, and the rest can be copied."
+            f"{place} is damaged and was not copied: {damage[0]} Put that aside, and the rest can be."
         )
+
+
+def _model_damage(place: Path) -> list[str]:
+    with FolderIndex.open(place) as index:
+        return damage_of_model(index)
 
 
 def _folder(place: str | Path) -> Path:

@@ -133,15 +133,29 @@ class Tools:
             return _decoded(image)
         if "://" in image:
             raise InputError("Addresses are not fetched; give the path of a file, or data:image/…;base64,….")
-        path = Path(image).expanduser().resolve()
+        try:
+            return self._read(image)
+        except InputError:
+            raise
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+        ):  # a name that cannot be, links in a ring, no right to read
+            raise InputError(f"There is no picture {_short(image)} that can be read.") from None
+
+    def _read(self, image: str) -> bytes:
+        path, largest = Path(image).expanduser().resolve(), self.service.limits.upload
         if self.image_root is not None and not path.is_relative_to(self.image_root):
-            raise InputError(f"Only pictures below {self.image_root} are read, got {image!r}.")
-        if not path.is_file():  # neither a folder nor a pipe that never ends
-            raise InputError(f"There is no picture {image!r}.")
-        largest = self.service.limits.upload
-        if path.stat().st_size > largest:
-            raise InputError(f"{image!r} has more than the {largest:,} bytes that are accepted.")
-        return path.read_bytes()
+            raise InputError(f"Only pictures below {self.image_root} are read, got {_short(image)}.")
+        # Neither a folder, nor a pipe that never ends, nor what the system writes as it is read: that has no size.
+        if not path.is_file() or path.stat().st_size == 0:
+            raise InputError(f"There is no picture {_short(image)}.")
+        with path.open("rb") as file:
+            data = file.read(largest + 1)
+        if len(data) > largest:
+            raise InputError(f"{_short(image)} has more than the {largest:,} bytes that are accepted.")
+        return data
 
     def _gallery(self) -> dict[str, Any]:
         counts, info = self.service.gallery.label_counts(), self.service.info()
@@ -189,6 +203,14 @@ def mcp_server(service: Service, *, image_root: Path | None = None) -> MCPServer
     for tool in (tools.ask, tools.compare, tools.status, tools.describe):
         server.add_tool(tools.one_at_a_time(tool), annotations=reads)
     return server
+
+
+def _short(words: str) -> str:
+    """
+    >>> _short("photo.png"), len(_short("a" * 100_000))
+    ("'photo.png'", 203)
+    """
+    return repr(words) if len(words) <= 200 else f"{words[:200]!r}…"
 
 
 def _decoded(address: str) -> bytes:

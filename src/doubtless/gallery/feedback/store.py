@@ -27,6 +27,8 @@ from doubtless.gallery.feedback import seals
 from doubtless.index.database.connection import lacks_room, open_as, reading_mode
 
 FILE = "feedback.sqlite"
+NOTE = "feedback-last"
+"""Beside it: the number of the last entry, by which a file that is gone, or has lost its log, is noticed."""
 PATIENCE = 30.0
 """Seconds to wait for another writer."""
 AHEAD = 50
@@ -234,14 +236,23 @@ class FeedbackStore:
             return set(connection.execute("SELECT id, label FROM checked NOT INDEXED").fetchall())
 
     def damage(self) -> list[str]:
-        """What is wrong with the file, all of it looked at: sentences, none where it is whole or not there."""
+        """What is wrong with the file, all of it looked at: sentences, none where it is whole or never was."""
+        noted = self._noted()  # before the file is read: so a writer that is at it disturbs nobody
         try:
             with self._reading(*seals.SEALS) as connection:
                 told = connection.execute("PRAGMA integrity_check(10)").fetchall()
+                last = _last(connection)
             self.entries(), self.answers()
         except FileError as error:
             return [str(error)]
-        return [f"What was said of answers, {self.path}: {line}." for (line,) in told if line != "ok"]
+        found = [f"What was said of answers, {self.path}: {line}." for (line,) in told if line != "ok"]
+        if noted > last:
+            found.append(
+                f"What was said of answers, {self.path}, is gone or older than it was: entry {noted:,} was "
+                f"acknowledged, and it has come to {last:,}. To go on with what there is, delete "
+                f"{self.path.with_name(NOTE)}."
+            )
+        return found
 
     def export(self, path: str | Path) -> int:
         """Writes everything that was said into a .csv or .jsonl file; how many entries."""
@@ -272,13 +283,27 @@ class FeedbackStore:
                     seals.prepare(connection)
                     yield connection
                     seals.seal_new(connection)
+                    last = _last(connection)
                     connection.execute("COMMIT")
+                    self._note(last)
                 except BaseException:
                     with contextlib.suppress(
                         sqlite3.Error
                     ):  # SQLite has rolled back by itself after some errors
                         connection.execute("ROLLBACK")
                     raise
+
+    def _note(self, last: int) -> None:
+        """After the change is on the disk; where it cannot be written an older one stays, which does no harm."""
+        with contextlib.suppress(OSError):
+            self.path.with_name(NOTE).write_text(f"{last}\n")
+
+    def _noted(self) -> int:
+        """What was noted; 0 where that cannot be read."""
+        try:
+            return int(self.path.with_name(NOTE).read_text())
+        except (OSError, ValueError):
+            return 0
 
     @contextlib.contextmanager
     def _reading(self, *sealed: seals.Seal) -> Iterator[sqlite3.Connection]:
@@ -319,6 +344,11 @@ class FeedbackStore:
 
 
 COLUMNS = ", ".join(f"answer.{one.name}" for one in fields(Shown))
+
+
+def _last(connection: sqlite3.Connection) -> int:
+    """The number of the last entry; 0 where there is none."""
+    return int(connection.execute("SELECT coalesce(max(number), 0) FROM said").fetchone()[0])
 
 
 def moment(seconds: float) -> str:
