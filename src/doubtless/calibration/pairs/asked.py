@@ -1,7 +1,7 @@
 """`AskedPairs`: people say of some items whether their first hit is the same thing; how many accepted hits are not?
 
-All items of a gallery lie in one random order. A hit is accepted where it stands out enough, and every share of
-the items in `LEVELS`, those that stand out most, is one way to be that strict. Of a level, people's answers count
+All items of a gallery lie in one random order. A hit is accepted where it is sure enough, and every share of
+the items in `LEVELS`, those of least doubt, is one way to be that strict. Of a level, people's answers count
 in the random order, up to the first item that nobody has answered for: a random sample of the level's items, as
 they would come as queries. Someone who doubts that fewer than a share r of its hits is wrong is bet against: before
 every answer a share p below r is chosen, and a capital of one becomes p/r times itself by a wrong hit and
@@ -44,8 +44,10 @@ BELOW = 0.999
 """Of r, the largest p that is bet on."""
 BELIEVED = 5.0
 """Answers per level that the mixture counts for where the next question is chosen."""
-OPTIMISM = 1.0
+OPTIMISM = 0.5
 """Deviations that the share of wrong hits is hoped to lie below what is expected: what was never asked is tried."""
+PILOT = 30
+"""Answers that are asked for anywhere, before a level is aimed at: they put right what the mixture expects."""
 PLANNED = 200
 """Answers that people are expected to give; as many more once the target is promised, and half as many before."""
 LEAST_RISK = 0.15
@@ -70,9 +72,9 @@ def capital(wrong: Array, rate: Array) -> Array:
 
 @dataclass(frozen=True)
 class Level:
-    """What is known of one way to be strict: accepting the hits that stand out by `least` or more."""
+    """What is known of one way to be strict: accepting hits up to this doubt."""
 
-    least: float
+    doubt: float
     items: int
     """Items whose first hit is accepted."""
     judged: int
@@ -86,19 +88,16 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class AskedPairs:
-    """N items in random order: what the first hit of each stands out by, how doubtful it is, what was said of it.
+    """N items in random order: how doubtful the first hit of each is, and what was said of it.
 
-    >>> out = torch.rand(1000, generator=torch.Generator().manual_seed(0))
-    >>> said = torch.where(out > 0.5, SAME, OTHER)
-    >>> asked = AskedPairs(out, 1 - out, said, target_error=0.1)
+    >>> doubt = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    >>> asked = AskedPairs(doubt, torch.where(doubt < 0.5, SAME, OTHER), target_error=0.1)
     >>> asked.met, asked.coverage, round(asked.threshold, 2)
     (True, 0.5, 0.5)
     """
 
-    out: Tensor
-    """(N,)"""
     doubt: Tensor
-    """(N,) never rising with `out`."""
+    """(N,) What was said may change it as long as it stays in one order."""
     said: Tensor
     """(N,) `SAME`, `OTHER` or `UNSAID`."""
     target_error: float = 0.05
@@ -111,14 +110,14 @@ class AskedPairs:
 
     @cached_property
     def levels(self) -> list[Level]:
-        """From stricter to looser; hits that stand out alike are accepted alike."""
-        falling = self.out.double().sort(descending=True).values
-        ends = {max(1, round(share * len(falling))) for share in LEVELS} if len(falling) else set()
-        least = sorted({float(falling[end - 1]) for end in ends}, reverse=True)
-        return [self._level(one, len(least)) for one in least]
+        """From stricter to looser; hits that are as doubtful are accepted alike."""
+        rising = self.doubt.double().sort().values
+        ends = {max(1, round(share * len(rising))) for share in LEVELS} if len(rising) else set()
+        most = sorted({float(rising[end - 1]) for end in ends})
+        return [self._level(one, len(most)) for one in most]
 
-    def _level(self, least: float, levels: int) -> Level:
-        said = self.said[self.out.double() >= least]
+    def _level(self, doubt: float, levels: int) -> Level:
+        said = self.said[self.doubt.double() <= doubt]
         unsaid = (said == UNSAID).nonzero()
         known = said[: int(unsaid[0])] if len(unsaid) else said
         wrong = (known == OTHER).double().numpy()
@@ -127,7 +126,7 @@ class AskedPairs:
         # From the largest rate down, as far as all of them are shown.
         shown = int((largest[::-1] >= self._needed(levels)).cumprod().sum())
         return Level(
-            least,
+            doubt,
             items=len(said),
             judged=len(known),
             wrong=int(wrong.sum()),
@@ -174,17 +173,15 @@ class AskedPairs:
         """Doubts (N,) of the items' first hits, which those of queries are compared with."""
         return self.doubt
 
-    @cached_property
+    @property
     def threshold(self) -> float:
         """The largest doubt that is accepted; −inf: none."""
-        if self.kept is None:
-            return -math.inf
-        return float(self.doubt[self.out.double() >= self.kept.least].max())
+        return -math.inf if self.kept is None else self.kept.doubt
 
     @property
     def coverage(self) -> float:
         """Share of the items whose first hit is accepted."""
-        return 0.0 if self.kept is None else self.kept.items / len(self.out)
+        return 0.0 if self.kept is None else self.kept.items / len(self.doubt)
 
     @property
     def queries(self) -> int:
@@ -233,7 +230,7 @@ class AskedPairs:
             return []
         aims = [self._aim(), *range(len(self.levels))]
         for aim in aims:  # where all of a level was answered for, the next one
-            inside = self.out.double() >= self.levels[aim].least
+            inside = self.doubt.double() <= self.levels[aim].doubt
             waiting = (inside & (self.said == UNSAID)).nonzero()[:, 0]
             if len(waiting):
                 return [int(item) for item in waiting[:most]]
@@ -242,28 +239,31 @@ class AskedPairs:
     def _aim(self) -> int:
         """The loosest level that can be expected to be shown with as many answers as will come.
 
-        If there is none it is the one that needs the fewest, and where nothing is expected to keep the target, the
-        strictest.
+        If there is none it is the one that needs the fewest. Where no looser one is expected to keep the target, it
+        is the level that does or, before there is one, the strictest.
         """
         items = np.array([one.items for one in self.levels])
+        if self.answered < PILOT:
+            return len(items) - 1
         expected = self._expected(items)
         target, needed = self.target_error, self._needed(len(items))
         risk = np.clip(expected, LEAST_RISK * target, 1 - 1e-9)
         gain = risk * np.log(risk / target) + (1 - risk) * np.log((1 - risk) / (1 - target))  # per answer
         missing = np.array([max(needed - one.capital, 0.5) for one in self.levels])
-        open_ = (risk < target) & (missing > 0.5)
+        kept = self.levels.index(self.kept) if self.met and self.kept is not None else -1
+        open_ = (risk < target) & (np.arange(len(items)) > kept)
         answers = np.where(open_, missing / np.maximum(gain, 1e-12), np.inf)
         coming = PLANNED if self.met else max(PLANNED - self.answered, PLANNED / 2)
         if (answers <= coming).any():
             return int(np.flatnonzero(answers <= coming)[-1])
-        return int(answers.argmin()) if np.isfinite(answers).any() else 0
+        return int(answers.argmin()) if open_.any() else max(kept, 0)
 
     def _expected(self, items: NDArray[np.int64]) -> Array:
         """Share of wrong hits that a level (L,) may well have, by answers and, like a few of them, by doubts."""
         sizes = np.diff(items, prepend=0)
-        band = torch.zeros(len(self.out), dtype=torch.long)
+        band = torch.zeros(len(self.doubt), dtype=torch.long)
         for one in self.levels[:-1]:
-            band += self.out.double() < one.least
+            band += self.doubt.double() > one.doubt
         doubt, wrong, said = (
             np.bincount(band.numpy(), weights=value.double().numpy(), minlength=len(items))
             for value in (self.doubt, self.said == OTHER, self.said != UNSAID)

@@ -2,10 +2,11 @@
 
 A hit stands out by its cosine less that of the twentieth hit (`stands_out`). What the first hit of an item would
 stand out by if the gallery held nothing else of its thing is drawn from the item's own cosines with random others:
-the upper tail of a normal distribution, log P(cosine > s) = a + b (s − mean)², through three quantiles, continued
-to as many items as the gallery has (extremes of a sample, as in Scheirer et al. 2011, and for speakers in
-Auckenthaler et al. 2000). The first hit is the nearest of unrelated items or the nearest of its kind, whichever
-stands out more, so F = F₀ · F₁ for their distribution functions, and of first hits that stand out by s a share
+an upper tail like that of directions spread evenly, log P(cosine > s) = a + b log(1 − x²) with x = (s − mean)/
+(1 − mean), through three quantiles, continued to as many items as the gallery has (extremes of a sample, as in
+Scheirer et al. 2011, and for speakers in Auckenthaler et al. 2000). The first hit is the nearest of unrelated items
+or the nearest of its kind, whichever stands out more, so F = F₀ · F₁ for their distribution functions, and of first
+hits that stand out by s a share
 
     d log F₀(s) / d log F(s)
 
@@ -34,11 +35,17 @@ ASSUMES = (
 )
 FEWEST = 50
 """Items below which their cosines tell nothing of a tail."""
-TAIL = (0.2, 0.1, 0.05)
-"""Shares of the most alike random items that the tail is laid through: most are unrelated, even of few things."""
+TAIL = (0.1, 0.05, 0.02)
+"""Shares of the most alike random items that the tail is laid through: most are unrelated, unless of few things."""
 DRAWS = 20
 """First hits among unrelated items that are drawn per item."""
 BINS = 40
+MOST_SORTED = 100_000
+"""Of what is drawn, that quantiles are taken of."""
+STRANGERS = 0.02
+"""Part of the items beside which so many queries show nothing that is here, and find what is drawn."""
+LEAST_SLOPE = 0.1
+"""Of log-odds per deviation of what hits stand out by: the order of hits is kept whatever people say."""
 WORTH = 20.0
 """Answers that the mixture counts for beside those of people."""
 FLAT = 1e-9
@@ -67,22 +74,19 @@ def unrelated(cosine: Tensor, items: int, *, generator: torch.Generator) -> Tens
     mean = cosine.mean(1, keepdim=True)
     level = torch.tensor(TAIL, dtype=torch.double)
     tail = torch.quantile(cosine, 1 - level, dim=1).T  # (m, 3)
-    square = (tail - mean).clamp_min(0).square()
-    away = square - square.mean(1, keepdim=True)
-    log = level.log()
-    spread = away.square().sum(1, keepdim=True)
-    slope = (away * (log - log.mean())).sum(1, keepdim=True) / spread  # (m, 1), negative
-    start = log.mean() - slope * square.mean(1, keepdim=True)
+    rest = (1 - mean).clamp_min(FLAT)
+    bend = torch.log1p(-((tail - mean) / rest).clamp(0, 1 - FLAT).square())  # (m, 3), falling
+    away, log = bend - bend.mean(1, keepdim=True), level.log()
+    slope = (away * (log - log.mean())).sum(1, keepdim=True) / away.square().sum(1, keepdim=True)  # (m, 1)
+    start = log.mean() - slope * bend.mean(1, keepdim=True)
     depth = min(DEPTH, items)
     # The k-th smallest of n uniform numbers is about the k-th point of a Poisson process, over n.
     shape = len(cosine), DRAWS, depth
     arrival = -torch.rand(shape, generator=generator, dtype=torch.double).log()
-    share = (arrival.cumsum(2)[..., [0, -1]] / items).flatten(
-        1
-    )  # (m, DRAWS · 2): of the first and of the last
-    extreme = ((share.log() - start) / slope).clamp_min(0).sqrt().view(len(cosine), DRAWS, 2)
-    drawn = (extreme[..., 0] - extreme[..., 1]).clamp_min(0)
-    flat = tail[:, -1:] - tail[:, :1] < FLAT
+    share = arrival.cumsum(2)[..., [0, -1]].flatten(1) / items  # (m, DRAWS · 2): of the first and of the last
+    extreme = (-torch.expm1(((share.log() - start) / slope).clamp_max(0))).sqrt() * rest
+    drawn = -extreme.view(len(cosine), DRAWS, 2).diff(dim=2).squeeze(2).clamp_max(0)
+    flat = bend[:, :1] - bend[:, -1:] < FLAT
     return drawn.masked_fill(flat, 0.0).flatten().sort().values
 
 
@@ -132,11 +136,16 @@ class HitChance:
         mean, scale = float(seen.mean()), float(seen.std(correction=0))
         scale = scale if scale > FLAT else 1.0
         middle, wrong = share_wrong(seen, drawn)
-        weight = len(seen) / len(middle)
-        table = ((middle - mean) / scale).repeat(2).unsqueeze(1)
-        right = torch.arange(len(table)) >= len(middle)
+        strange = torch.quantile(
+            drawn[:: max(1, len(drawn) // MOST_SORTED)], (torch.arange(BINS).double() + 0.5) / BINS
+        )
+        weight = torch.cat([wrong, 1 - wrong]) * (len(seen) / len(middle))
+        table = (torch.cat([middle, middle, strange]) - mean) / scale
         fitted = fit_logistic(
-            table, right, weight=weight * torch.cat([wrong, 1 - wrong]), lower=torch.zeros(1)
+            table.unsqueeze(1),
+            torch.cat([torch.zeros(len(middle)), torch.ones(len(middle)), torch.zeros(BINS)]).bool(),
+            weight=torch.cat([weight, torch.full((BINS,), STRANGERS * len(seen) / BINS)]),
+            lower=torch.tensor([LEAST_SLOPE]),
         )
         return cls(mean, scale, float(fitted[0]), float(fitted[1]))
 
@@ -154,7 +163,7 @@ class HitChance:
             right,
             weight=weights,
             centre=torch.tensor([self.slope]),
-            lower=torch.zeros(1),
+            lower=torch.tensor([LEAST_SLOPE]),
         )
         return HitChance(self.mean, self.scale, float(fitted[0]), float(fitted[1]))
 

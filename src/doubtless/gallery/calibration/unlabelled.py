@@ -57,7 +57,7 @@ class Unlabelled:
         asked = known != UNSAID
         chance = self.chance.corrected(self.out, self.out[asked], known[asked] == SAME)
         doubt = 1 - chance.of(self.out)
-        return chance, AskedPairs(self.out, doubt, known, self.target_error, self.confidence)
+        return chance, AskedPairs(doubt, known, self.target_error, self.confidence)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON for `Index.attach`."""
