@@ -22,7 +22,7 @@ measured is kept in the cache: the command can be stopped and called again. It w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -220,8 +220,8 @@ def main() -> None:
 
 def _made(
     read: Callable[[str, Path], Photos], name: str, cache: Path, jobs: int, seeds: range
-) -> list[Record]:
-    return list(measured_by(division, read(name, cache), seeds, jobs))
+) -> Iterator[Record]:
+    yield from measured_by(division, read(name, cache), seeds, jobs)
 
 
 if __name__ == "__main__":

@@ -124,8 +124,8 @@ def calibrate(
     with Gallery.open(index, model=model, writable=True, query_model=query_model) as gallery:
         record = gallery.calibrate(
             targets,
-            queries=queries if items is not None else _read_queries(queries, labels, gallery),
-            labels=labels if items is not None else None,
+            queries=queries if items is not None or unlabelled else _read_queries(queries, labels, gallery),
+            labels=labels if items is not None or unlabelled else None,
             items=items,
             pairs=None if pairs is None else read_pairs(pairs),
             unlabelled=unlabelled,
