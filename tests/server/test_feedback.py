@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from doubtless.cli import app
+from doubtless.embedding import Embedding
 from doubtless.gallery import Gallery
 from doubtless.server.service import judgements
 from doubtless.server.service.service import Service
@@ -163,3 +165,22 @@ def test_what_waits_for_a_slow_disk_keeps_no_more_than_it_must(
     assert len(service.judgements._recent) == 3
     assert set(service.judgements._places) <= set(service.judgements._recent)
     assert service.gallery.judgements.given(service.gallery.promise_name()) >= 20
+
+
+def test_pairs_of_a_gallery_without_labels_are_asked_for_and_answered(tmp_path: Path) -> None:
+    vectors = torch.nn.functional.normalize(torch.randn(80, 16, generator=torch.Generator().manual_seed(0)))
+    with Gallery.create(tmp_path / "heap", embedding=Embedding.point(vectors)) as heap:
+        heap.calibrate(unlabelled=True)
+    with Service.open(tmp_path / "heap") as opened:
+        told = send(
+            opened, "POST", "/v1/search", json={"embedding": {"location": vectors[0].tolist()}}
+        ).json()
+        assert [one["code"] for one in told["warning_codes"]] == ["no-labels", "nothing-answered"]
+        (first, *_) = send(opened, "GET", "/v1/review", params={"limit": 5}).json()["questions"]
+        assert (first["kind"], first["answer"]) == ("pair", first["id"])
+        assert first["item"]["id"] != first["other"]["id"]
+        said = send(opened, "POST", "/v1/feedback", json={"answer": first["answer"], "said": "wrong"})
+        assert (said.status_code, said.json()["verdict"]) == (201, "wrong")
+        assert send(opened, "GET", "/v1/status").json()["promise"]["bound"] is None
+        unknown = send(opened, "POST", "/v1/feedback", json={"answer": "pair:nobody", "said": "wrong"})
+        check_problem(unknown, 422)

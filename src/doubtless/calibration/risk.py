@@ -65,6 +65,17 @@ class RiskControl:
         """Whether anything can be answered under this guarantee."""
         return self.coverage > 0
 
+    @property
+    def promised(self) -> float:
+        """The share of wrong answers that is promised up to `threshold`."""
+        return self.target_error
+
+    @property
+    def tested(self) -> Tensor:
+        """Doubts (m,) of the queries that the promise was tested on."""
+        doubt, _, pilot = self.evidence
+        return doubt[~pilot]
+
     @classmethod
     def fit(
         cls,

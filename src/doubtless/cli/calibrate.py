@@ -41,6 +41,14 @@ Pairs = Annotated[
     Path | None,
     typer.Option(help="CSV of pairs, query,item,same: ids of the index, and 1 or 0. Match probability only."),
 ]
+Unlabelled = Annotated[
+    bool,
+    typer.Option(
+        "--unlabelled",
+        help="Without any label: a mixture of scores says whether a hit is the same thing, and `doubtless review` "
+        "asks for the pairs of items from which a promise is made.",
+    ),
+]
 TargetError = Annotated[float, typer.Option(help="Largest share of answers that may be wrong.")]
 Confidence = Annotated[float, typer.Option(help="Confidence of that promise.")]
 FalseAlarm = Annotated[
@@ -73,6 +81,7 @@ def calibrate(
     items: QueryItems = None,
     query_model: QueryModelName = None,
     pairs: Pairs = None,
+    unlabelled: Unlabelled = False,
     target_error: TargetError = 0.05,
     confidence: Confidence = 0.95,
     false_alarm: FalseAlarm = 0.05,
@@ -95,6 +104,8 @@ def calibrate(
     Example: doubtless calibrate pictures --queries captions.npy --items pairs.csv --query-model open_clip-text
 
     Example: doubtless calibrate gallery --pairs checked.csv
+
+    Example: doubtless calibrate gallery --unlabelled
     """
     from doubtless.gallery import Gallery
     from doubtless.gallery.calibration.fit import Targets
@@ -113,19 +124,21 @@ def calibrate(
     with Gallery.open(index, model=model, writable=True, query_model=query_model) as gallery:
         record = gallery.calibrate(
             targets,
-            queries=queries if items is not None else _read_queries(queries, labels, gallery),
-            labels=labels if items is not None else None,
+            queries=queries if items is not None or unlabelled else _read_queries(queries, labels, gallery),
+            labels=labels if items is not None or unlabelled else None,
             items=items,
             pairs=None if pairs is None else read_pairs(pairs),
+            unlabelled=unlabelled,
             novelty=novelty,  # type: ignore[arg-type]
             most=most,
             seed=seed,
             progress=bar,
         )
+        promised = [str(gallery.status()["promise"]["sentence"])] if unlabelled else []
     if json or csv:
         print_record(record, csv=csv)
     else:
-        print_calibration(record, str(index))
+        print_calibration(record, str(index), *promised)
 
 
 def read_pairs(path: Path) -> list[tuple[str, str, bool]]:
@@ -158,7 +171,7 @@ def _read_queries(queries: str | None, labels: Path | None, gallery: Gallery) ->
         return labelled_queries(queries, gallery, labels=labels, meter=meter)
 
 
-def print_calibration(record: dict[str, Any], title: str) -> None:
+def print_calibration(record: dict[str, Any], title: str, *more: str) -> None:
     """What is promised, and how it fared on queries, then on classes, that had no part in it."""
     from rich.table import Table
 
@@ -176,12 +189,17 @@ def print_calibration(record: dict[str, Any], title: str) -> None:
         table.add_row(name, *(_figure(record[kind].get(name)) for kind in kinds))
     if kinds:
         console.print(table)
-    for sentence in sentences(record):
+    for sentence in (*sentences(record), *more):
         console.print(f"• {sentence}", highlight=False)
 
 
 def sentences(record: dict[str, Any]) -> list[str]:
     """What a calibration promises, and on what that rests, in words."""
+    if "assumes" in record:
+        return [
+            f"{record['assumes']} Of {record['queries']:,} items {record['expected_same']:.1%} are expected to "
+            "have such a first hit."
+        ]
     if "abstention" not in record:
         return [f"Match probability from {record['pairs']} pairs; abstention needs labelled queries."]
     if "top1" in record:

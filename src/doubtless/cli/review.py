@@ -22,13 +22,13 @@ def review(
     gallery: GalleryPlace,
     most: Annotated[int, typer.Option(min=1, help="Questions that are listed.")] = 20,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Only these: answer, label, duplicate; may be repeated.")
+        list[str] | None, typer.Option(help="Only these: answer, pair, label, duplicate; may be repeated.")
     ] = None,
     answer: Annotated[
         list[str] | None,
         typer.Option(
-            help="What was said to a question, ID=LABEL: answer:ID=right, answer:ID=wrong, answer:ID=LABEL or "
-            "item:ID=LABEL; may be repeated."
+            help="What was said to a question, ID=LABEL: answer:ID=right, answer:ID=wrong, answer:ID=LABEL, "
+            "pair:ID=same, pair:ID=different, pair:ID=cannot-tell or item:ID=LABEL; may be repeated."
         ),
     ] = None,
     pictures: Annotated[
@@ -40,8 +40,9 @@ def review(
 ) -> None:
     """List what is worth a person's minute, the most telling first, or take what was said to it.
 
-    Answers that were drawn to be judged, labels of items that are probably wrong, pictures that are there twice.
-    What is said of an answer becomes feedback, what is said of an item its label.
+    Answers that were drawn to be judged, pairs of items of a gallery that was calibrated without labels, labels of
+    items that are probably wrong, pictures that are there twice. What is said of an answer or a pair becomes
+    feedback, what is said of an item its label.
 
     Example: doubtless review shop --most 10
 

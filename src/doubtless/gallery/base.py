@@ -18,6 +18,9 @@ from doubtless.errors import InputError
 from doubtless.gallery.calibration.calibrated import Calibrated, stamp_of
 from doubtless.gallery.calibration.kept import Change
 from doubtless.gallery.calibration.standing import Standings
+from doubtless.gallery.calibration.unlabelled import answered
+from doubtless.gallery.feedback.pairs import said_of_pairs
+from doubtless.gallery.feedback.store import FeedbackStore
 from doubtless.gallery.judge import Judge
 from doubtless.gallery.model import ModelLike, ModelOf, recorded_model
 from doubtless.gallery.queries import Pictures, Queries, embedding_of, is_vectors
@@ -59,7 +62,7 @@ class OpenGallery:
         self._query_model = None if query_model is None else QueryModel.of(query_model)
         self._promise = target_error, error_confidence, unknown
         self._standings: Standings | None = None
-        self._stamp: str | None = None
+        self._stamp: tuple[str | None, int] | None = None
         self._looked = 0.0  # when the stamp was looked at
 
     @property
@@ -119,11 +122,19 @@ class OpenGallery:
         standings = self._standings
         if standings is not None and time.monotonic() - self._looked > LOOK_EVERY:
             self._looked = time.monotonic()
-            standings = standings if stamp_of(self.index) == self._stamp else None
+            standings = standings if self._stamped(standings.judge.calibrated) == self._stamp else None
         if standings is None:
-            self._looked, self._stamp = time.monotonic(), stamp_of(self.index)
-            self._standings = standings = self._standings_of(Calibrated.load(self.index))
+            known = Calibrated.load(self.index)
+            self._looked, self._stamp = time.monotonic(), self._stamped(known)
+            if known.unlabelled is not None:
+                known = answered(known, said_of_pairs(FeedbackStore(self.folder), self.index), self.index)
+            self._standings = standings = self._standings_of(known)
         return standings
+
+    def _stamped(self, known: Calibrated) -> tuple[str | None, int]:
+        """Another one after every calibration and, where people's answers are a part of it, every answer."""
+        said = 0 if known.unlabelled is None else FeedbackStore(self.folder).last
+        return stamp_of(self.index), said
 
     def _standings_of(self, known: Calibrated) -> Standings:
         target, confidence, unknown = self._promise

@@ -17,6 +17,8 @@ from doubtless.calibration.distribution import DEPTH as LABEL_DEPTH
 from doubtless.calibration.distribution import Distribution
 from doubtless.calibration.evidence.evidence import LabelHits
 from doubtless.calibration.features import DEPTH
+from doubtless.calibration.pairs.asked import AskedPairs
+from doubtless.calibration.pairs.unlabelled import ASSUMES
 from doubtless.calibration.sentence import Sentence
 from doubtless.calibration.together import FittedTogether, Pooling
 from doubtless.doubt.doubt import Doubt
@@ -255,8 +257,7 @@ class Judge:
             return watched_doubt(self.calibrated.promise.outcomes.score)
         if self.calibrated.risk is None:
             return None
-        doubt, _, pilot = self.calibrated.risk.evidence
-        return doubt[~pilot]
+        return self.calibrated.risk.tested
 
     def promise(self) -> dict[str, Any] | None:
         """What is promised, in plain values; None where nothing is."""
@@ -283,7 +284,7 @@ class Judge:
             "sentence": control.sentence(),
             "target_error": control.target_error,
             "confidence": control.confidence,
-            "unknown": 0.0,
+            "unknown": None if isinstance(control, AskedPairs) else 0.0,
             "met": control.met,
             "bound": control.bound,
             "threshold": finite(control.threshold),
@@ -336,7 +337,7 @@ class Judge:
         return Terms(
             threshold=None if control is None else control.threshold,
             promised_error=None if control is None else control.bound,
-            target_error=None if control is None else control.target_error,
+            target_error=None if control is None else control.promised,
             false_alarm=self.false_alarm,
             set_confidence=confidence,
         )
@@ -347,13 +348,16 @@ class Judge:
         if self.instead is not None:
             return self.notes
         warnings = list(self.notes)
+        if self.calibrated.unlabelled is not None:
+            warnings.append(Sentence(ASSUMES, "no-labels"))
         control, kept = self.calibrated.risk, self.calibrated.promise
         if kept is not None and not kept.met:
             silent = self.terms(None).threshold == -torch.inf
             warnings.append(_of_target(kept.terms.target_error, None if silent else kept.bound))
         elif kept is None and control is not None and not control.met:
             words = control.sentence()
-            warnings.append(Sentence(words, "target-not-met", target_error=control.target_error, bound=None))
+            told = Sentence(words, "target-not-met", target_error=control.target_error, bound=None)
+            warnings.append(words if isinstance(words, Sentence) else told)
         if self.calibrated.kept is None:
             warnings += self._of_size(len(index))
         if by_vector:

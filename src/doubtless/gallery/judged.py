@@ -12,6 +12,7 @@ import numpy as np
 from doubtless.calibration.watch import share_asked
 from doubtless.errors import InputError
 from doubtless.gallery.answer import Answer
+from doubtless.gallery.feedback import pairs
 from doubtless.gallery.feedback.store import Feedback, FeedbackStore, Judgement, Shown
 from doubtless.gallery.feedback.watching import Watch, promise_name, watch
 from doubtless.gallery.upkeep import Upkeep
@@ -44,7 +45,7 @@ class Judged(Upkeep):
     ) -> Feedback:
         """Writes down that an answer is right, wrong, or what it should have been; on the disk when it returns.
 
-        answer      an answer, or the id of one that was kept (`keep`)
+        answer      an answer, the id of one that was kept (`keep`), or pair:ID of a pair that `review` asks about
         said        "right" or "wrong"; or, in its place, `label`: what the query shows
         who         whoever says so
         at_random   this answer was chosen to be judged whatever it said, by chance or because all are: only then
@@ -68,6 +69,10 @@ class Judged(Upkeep):
             )
         if said is not None and said not in get_args(Judgement):
             raise InputError(f"An answer is right or wrong, got {said!r}; what it shows is given as label.")
+        if isinstance(answer, str) and answer.startswith(pairs.PREFIX):
+            if said is None:
+                raise InputError("Of a pair it is said that it is right or wrong, not which label it has.")
+            return pairs.say(self, answer.removeprefix(pairs.PREFIX), said, who=who)
         if label is not None and (not label.strip() or "\0" in label):
             raise InputError(f"A label must have a name, got {label!r}.")
         if isinstance(answer, str):
@@ -133,10 +138,10 @@ class Judged(Upkeep):
     def review(
         self, most: int = 20, *, kinds: Iterable[str] | None = None, looked: Looked | None = None
     ) -> Review:
-        """What is worth a person's minute, the most telling first: answers, labels of items, near-duplicates.
+        """What is worth a person's minute, the most telling first: answers, pairs, labels of items, duplicates.
 
         most     how many are listed
-        kinds    only these: "answer", "label", "duplicate"
+        kinds    only these: "answer", "pair", "label", "duplicate"
         looked   what `look_over` has found, of items that have not changed since
         """
         from doubtless.gallery.feedback.review import review
@@ -144,9 +149,10 @@ class Judged(Upkeep):
         return review(self, most, kinds=kinds, looked=looked)
 
     def accept(self, id: str, label: str, *, who: str | None = None) -> str:
-        """What was said to a question of `review`, by its id: feedback on an answer, or an item's label.
+        """What was said to a question of `review`, by its id: feedback on an answer or a pair, or an item's label.
 
-        Of an answer also "right" and "wrong" are taken; an item that has the label already is not asked for again.
+        Of an answer also "right" and "wrong" are taken, of a pair "same", "different" and "cannot-tell"; an item
+        that has the label already is not asked for again.
         """
         from doubtless.gallery.feedback.review import accept
 

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from doubtless.calibration.risk import RiskControl
 from doubtless.gallery.answers import watched_doubt
 from doubtless.index.items import Item
 from doubtless.metrics.calibration import reliability_curve
@@ -136,7 +137,8 @@ def risk_coverage(gallery: Asking) -> dict[str, Any] | None:
             "promised": point,
             "queries": len(outcomes.score),
         }
-    assert control is not None
+    if not isinstance(control, RiskControl):  # people's answers tell of few, chosen items: they make no curve
+        return None
     doubt, correct, pilot = control.evidence
     curve = _points(risk_coverage_curve(doubt[~pilot].nan_to_num(posinf=2.0), correct[~pilot]))
     point = {"coverage": control.coverage, "wrong": control.error, "bound": control.bound}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from doubtless.errors import InputError
 from doubtless.gallery.asking import Asking
+from doubtless.gallery.calibration.calibrated import Calibrated
 from doubtless.gallery.queries import Pictures, Vectors, label_words
 from doubtless.gallery.query_model import QueryModel, QueryModelLike
 from doubtless.index.filters import Where
@@ -103,6 +104,7 @@ class Upkeep(Asking):
         items: Sequence[str] | str | Path | None = None,
         query_model: QueryModelLike | None = None,
         pairs: Sequence[tuple[str, str, bool]] | None = None,
+        unlabelled: bool = False,
         novelty: NoveltyOf = "auto",
         most: int | None = None,
         seed: int = 0,
@@ -116,6 +118,8 @@ class Upkeep(Asking):
         query_model   what embeds queries, or has embedded these vectors, where that is another encoder than the
                    items'; it is kept, and whatever is asked is embedded by it. A model, a function, or a name
         pairs      ids of two items and whether they are the same: match probability only
+        unlabelled   without any label: items search each other, and a mixture says whether a hit is the same thing.
+                   Nothing is promised before people have answered for pairs that `review` asks about
         novelty    what is looked at to tell what is new: "features" of the items' images, "directions", "leverage"
                    (these and the space that they fill), or "auto": features where model and images are found
         most       queries used, drawn at random with `seed` where there are more
@@ -123,7 +127,13 @@ class Upkeep(Asking):
         from doubtless.gallery.calibration import fit as calibration
         from doubtless.gallery.calibration import labelled
 
-        if pairs is not None:
+        if unlabelled:
+            if any(given is not None for given in (queries, labels, items, pairs, query_model)):
+                raise InputError(
+                    "Without labels a gallery is calibrated on its own items, and on nothing else."
+                )
+            calibrated = self._calibrated_unlabelled(targets, target_error, most, seed)
+        elif pairs is not None:
             calibrated = calibration.calibrate_on_pairs(self.index, pairs)
         else:
             if query_model is not None:
@@ -151,6 +161,17 @@ class Upkeep(Asking):
         calibrated.save(self.index)  # once: who is killed before has the old one, who is after it the new one
         self.reload()
         return dict(calibrated.record or {})
+
+    def _calibrated_unlabelled(
+        self, targets: Targets | None, target_error: float | None, most: int | None, seed: int
+    ) -> Calibrated:
+        from doubtless.gallery.calibration import fit as calibration
+        from doubtless.gallery.calibration.unlabelled import fit_unlabelled, record_of
+
+        self.must_ask_by_itself()
+        wanted = calibration.targets_of(targets, target_error)
+        known = fit_unlabelled(self.index, wanted, most=most or calibration.MOST, seed=seed)
+        return Calibrated(unlabelled=known, record=record_of(self.index, known))
 
     def recalibrate(self, *, seed: int = 0) -> dict[str, Any]:
         """Brings the calibration to the gallery as it is now, at the cost of what changed; returns the record.

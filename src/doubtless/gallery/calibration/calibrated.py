@@ -16,14 +16,17 @@ from doubtless.calibration.distribution import LabelDistribution
 from doubtless.calibration.fit import Calibration
 from doubtless.calibration.open_risk import Terms
 from doubtless.calibration.pairs import pairs
+from doubtless.calibration.pairs.asked import AskedPairs
 from doubtless.calibration.pairs.pairs import PairCalibrator
+from doubtless.calibration.pairs.unlabelled import HitChance
 from doubtless.calibration.promise import Promise
 from doubtless.calibration.risk import RiskControl
 from doubtless.doubt.doubt import ATTACHMENT as DOUBT
 from doubtless.doubt.doubt import Doubt
 from doubtless.errors import StoreError
-from doubtless.gallery.calibration import kept
+from doubtless.gallery.calibration import kept, unlabelled
 from doubtless.gallery.calibration.kept import Kept
+from doubtless.gallery.calibration.unlabelled import Unlabelled
 from doubtless.index.base import Index
 
 RECORD = "calibration"
@@ -37,6 +40,7 @@ READERS: dict[str, Any] = {
     distribution.ATTACHMENT: LabelDistribution,
     promise.ATTACHMENT: Promise,
     kept.ATTACHMENT: Kept,
+    unlabelled.ATTACHMENT: Unlabelled,
 }
 """Name of an attachment, and of its field of `Calibrated` → who reads it."""
 FOLLOWED = (distribution.ATTACHMENT, promise.ATTACHMENT, conformal.COVERING)
@@ -56,16 +60,18 @@ COMBINED, PROBABILITY, LABELS = "combined", "probability", "labels"
 class Calibrated:
     """What was calibrated for an index and is kept with it; any of it may be missing."""
 
-    calibrator: Calibrator | None = None
+    calibrator: Calibrator | HitChance | None = None
     covering: CoveringSets | None = None
     presence: Presence | None = None
-    risk: RiskControl | None = None
+    risk: RiskControl | AskedPairs | None = None
     pairs: PairCalibrator | None = None
     doubt: Doubt | None = None
     record: Mapping[str, Any] | None = None
     distribution: LabelDistribution | None = None
     promise: Promise | None = None
     kept: Kept | None = None
+    unlabelled: Unlabelled | None = None
+    """Nothing but this is kept of a calibration without labels; `answered` makes calibrator and risk of it."""
 
     @classmethod
     def of(

@@ -15,6 +15,7 @@ import numpy as np
 from doubtless.calibration.fit import FEWEST
 from doubtless.calibration.watch import LEAST_SHARE
 from doubtless.errors import InputError
+from doubtless.gallery.feedback.pairs import PROMISE as PAIRS
 from doubtless.gallery.feedback.store import Feedback, FeedbackStore, Shown
 from doubtless.index.forms import unpacked
 from doubtless.ingest.shards import EmbeddedShard
@@ -31,7 +32,8 @@ MOST_UNNAMED = 0.05
 
 def labelled_feedback(store: FeedbackStore, settings: Settings, place: str = DRAWN) -> EmbeddedShard:
     """Judged answers with what they show; of `DRAWN` ones, or, where all were judged anyway, of `EVERYTHING`."""
-    judged = [(shown, said) for shown, said in store.answers() if said is not None]
+    answers = [(shown, said) for shown, said in store.answers() if shown.promise != PAIRS]
+    judged = [(shown, said) for shown, said in answers if said is not None]
     chosen = judged if place == EVERYTHING else [(shown, said) for shown, said in judged if _counts(shown)]
     if len(chosen) < FEWEST:
         others = len(judged) - len(chosen)

@@ -4,6 +4,8 @@ Everything is measured by one number, `tells`: the chance that what is stored or
 
 answer      an answer that was drawn (`Gallery.keep`) and that nobody has judged: uncertain ones always, sure ones
             every other time, so that few labels show whether the promise holds. What is said becomes feedback
+pair        an item and its first hit, in a gallery calibrated without labels: those whose answer is expected to
+            tighten its promise most (`doubtless.calibration.pairs.asked`). What is said becomes feedback
 label       an item whose label is far less probable than another, judged by all other items, so that it is an
             error with a chance of 3 in 10 or more where 1 in 20 is one beforehand. What is said becomes its label
 duplicate   two items so near that they are one picture: under two labels one of these is wrong; under one label the
@@ -21,13 +23,16 @@ from torch import Tensor
 
 from doubtless.calibration.kept_searches import some_of
 from doubtless.errors import InputError, nearest
+from doubtless.gallery.feedback import pairs
 from doubtless.search.hits import without_itself
 
 if TYPE_CHECKING:
     from doubtless.gallery.asking import Asking
     from doubtless.gallery.judged import Judged
 
-Kind = Literal["answer", "label", "duplicate"]
+Kind = Literal["answer", "pair", "label", "duplicate"]
+IN_ORDER = ("answer", "pair")
+"""Asked in the order in which they were drawn."""
 MOST_LOOKED_AT = 20_000
 """Items that are looked at, drawn at random where there are more."""
 CHUNK = 500
@@ -48,12 +53,12 @@ TWICE = 0.5
 class Question:
     """One thing to look at.
 
-    id         what `Gallery.accept` calls it: answer:ID or item:ID
+    id         what `Gallery.accept` calls it: answer:ID, pair:ID or item:ID
     tells      chance that what is stored or shown now is wrong
     question   a sentence
     label      what is stored or shown now
     options    what it may be instead, the most probable first, with probabilities
-    other      the other item, of duplicates
+    other      the other item, of duplicates and pairs
     """
 
     id: str
@@ -130,6 +135,7 @@ def review(
         of_items = {"label", "duplicate"} & set(wanted)
         looked = look_over(gallery, of_items) if of_items else Looked()
     questions = list(waiting_answers(gallery)) if "answer" in wanted else []
+    questions += list(waiting_pairs(gallery, most)) if "pair" in wanted else []
     questions += [one for one in looked.questions if one.kind in wanted]
     checked = gallery.judgements.checked()
     questions = [one for one in questions if (one.id, one.label) not in checked]
@@ -138,13 +144,13 @@ def review(
 
 
 def _ordered(questions: list[Question]) -> list[Question]:
-    """The most telling first; answers take their places among the rest in the order in which they were given.
+    """The most telling first; answers and pairs take their places among the rest in the order they were drawn in.
 
     A drawn answer that is left out counts against the promise, so later ones tell nothing before it is judged.
     """
-    answers = iter([one for one in questions if one.kind == "answer"])
+    drawn = {kind: iter([one for one in questions if one.kind == kind]) for kind in IN_ORDER}
     by_worth = sorted(questions, key=lambda one: -one.tells)
-    return [next(answers) if one.kind == "answer" else one for one in by_worth]
+    return [next(drawn[one.kind]) if one.kind in drawn else one for one in by_worth]
 
 
 def waiting_answers(gallery: Judged) -> Iterator[Question]:
@@ -158,6 +164,15 @@ def waiting_answers(gallery: Judged) -> Iterator[Question]:
         told = {"answer": f"Was {shown.label} right?", "abstain": "What does it show?"}
         asked = told.get(shown.decision, "Is it really nothing of the gallery?")
         yield Question(f"answer:{shown.id}", "answer", 1 - chance, asked, shown.label, options=shown.labels)
+
+
+def waiting_pairs(gallery: Judged, most: int) -> Iterator[Question]:
+    """Items and their first hits, up to `most`, of a gallery that was calibrated without labels."""
+    for shown in pairs.waiting(gallery, most):
+        (item, same), (hit, _) = shown.labels
+        asked = f"Are {item} and {hit} the same thing (probability {same:.2f})?"
+        options = (("same", same), ("different", 1 - same))
+        yield Question(f"{pairs.PREFIX}{item}", "pair", 1 - same, asked, None, options, hit)
 
 
 def doubtful_labels(gallery: Asking, rows: Tensor) -> Iterator[Question]:
@@ -218,13 +233,20 @@ def duplicates(gallery: Asking, rows: Tensor) -> Iterator[Question]:
 
 
 def accept(gallery: Judged, id: str, label: str, *, who: str | None = None) -> str:
-    """What was said to a question: feedback on an answer, or an item's label; a sentence about what became of it.
+    """What was said to a question: feedback on an answer or a pair, or an item's label; a sentence about it.
 
     Of an answer also "right" and "wrong" are taken. An item that has this label already is not asked for again.
     """
     kind, colon, name = id.partition(":")
-    if not colon or kind not in {"answer", "item"}:
-        raise InputError(f"What is answered is called answer:ID or item:ID, got {id!r}.")
+    if not colon or kind not in {"answer", "pair", "item"}:
+        raise InputError(
+            f"What is answered is called answer:ID or item:ID, or pair:ID of two items, got {id!r}."
+        )
+    if kind == "pair":
+        if label not in pairs.WORDS:
+            raise InputError(f"Two items are one of {', '.join(pairs.WORDS)}, got {label!r}.")
+        shown = pairs.say(gallery, name, pairs.WORDS[label], who=who).shown
+        return f"{name} and {shown.label}: {label}."
     if kind == "answer":
         if label in {"right", "wrong"}:
             entry = gallery.feedback(name, label, who=who)  # type: ignore[arg-type]

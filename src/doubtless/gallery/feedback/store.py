@@ -190,6 +190,12 @@ class FeedbackStore:
         last = {(one.shown.id, one.shown.promise): one for one in self.entries()}
         return [(shown, last.get((shown.id, shown.promise))) for shown in kept]
 
+    @property
+    def last(self) -> int:
+        """The number of the last entry; 0 before the first."""
+        with self._reading() as connection:
+            return int(connection.execute("SELECT coalesce(max(number), 0) FROM said").fetchone()[0])
+
     def numbers(self, answers: Sequence[Shown]) -> list[bytes | None]:
         """The embedding of each, as it was kept."""
         query = "SELECT numbers FROM answer WHERE id = ? AND promise = ?"

@@ -78,15 +78,15 @@ class Option(BaseModel):
 class QuestionReply(BaseModel):
     """One thing to look at."""
 
-    id: str = Field(description="item:ID or answer:ID.")
-    kind: Literal["answer", "label", "duplicate"]
+    id: str = Field(description="item:ID, answer:ID or pair:ID.")
+    kind: Literal["answer", "pair", "label", "duplicate"]
     tells: float = Field(description="The chance that what is stored or shown now is wrong.")
     question: str
     label: str | None
     options: list[Option]
     item: ItemSummary | None
-    other: ItemSummary | None = Field(description="Of duplicates, the other item.")
-    answer: str | None = Field(description="The answer's id, for /v1/feedback.")
+    other: ItemSummary | None = Field(description="Of duplicates and pairs, the other item.")
+    answer: str | None = Field(description="What /v1/feedback calls an answer or a pair.")
     image: str | None = Field(description="Where the picture is that was kept with an answer.")
 
 
@@ -208,7 +208,7 @@ def _add_review(router: APIRouter, service: Service) -> None:
         responses=problems.described(*SEEN),
     )
     async def review(limit: Annotated[int, Query(ge=1, le=100)] = 20) -> ReviewReply:
-        """Labels that are probably wrong, pictures that are there twice, answers to judge, doubtful items."""
+        """Labels that are probably wrong, pictures there twice, answers and pairs to judge, doubtful items."""
         looked = await _awaited(await run_in_threadpool(service.overview.looked))
         seen = await _awaited(await run_in_threadpool(service.overview.survey))
         return await run_in_threadpool(_review, service, looked, seen, limit)
@@ -298,7 +298,7 @@ def _question(service: Service, one: Question) -> QuestionReply:
         options=[Option(label=label, probability=chance) for label, chance in one.options],
         item=None if answer is not None else _summary(service, service.gallery.item(name)),
         other=None if one.other is None else _summary(service, service.gallery.item(one.other)),
-        answer=answer,
+        answer=one.id if one.kind == "pair" else answer,
         image=f"/v1/answers/{answer}/image" if kept else None,
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from doubtless.errors import DiskFullError, InputError
 from doubtless.gallery import Answer, Feedback, Gallery
+from doubtless.gallery.feedback.pairs import PREFIX
 from doubtless.server.service.errors import NotFoundError, ReadOnlyError
 
 REMEMBERED = 2_000
@@ -76,7 +77,8 @@ class Judgements:
         if isinstance(answer, str):
             with self._lock:
                 known = self._recent.get(answer)
-            if known is None and self.gallery.judgements.find(answer) is None:
+            of_pair = answer.startswith(PREFIX)
+            if known is None and not of_pair and self.gallery.judgements.find(answer) is None:
                 raise NotFoundError("There is no answer of this id any more; say it of the picture itself.")
         place = None if known is None or isinstance(known, str) else self._places.get(known.id or "")
         return self.gallery.feedback(

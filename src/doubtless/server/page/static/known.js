@@ -41,9 +41,16 @@ function promise(given, info) {
   const fact = (key, value) => h("div", null, h("dt", null, key), h("dd", null, value));
   const facts = h("dl", { class: "facts" }, fact(t("known.coverage"), values.coverage), fact(t("known.unknown"), values.unknown),
     fact(t("known.confidence"), values.confidence), fact(t("known.queries"), count(given.queries)));
+  if (given.unknown === null) return ofPairs(given, values, h("dl", { class: "facts" }, [...facts.childNodes].filter((_, place) => place !== 1)));
   if (given.bound >= 1) return statement("abstain", "?", t("known.nothing"), t("known.too-little", { target: rate(given.target_error) }), facts);
   const words = given.met ? t("known.promise.more", values) : t("known.instead", { ...values, target: rate(given.target_error) });
   return statement(given.met ? "answer" : "abstain", given.met ? "✓" : "≈", t("known.promise", values), words, facts);
+}
+
+/** What people's answers for pairs of items show, where nothing has a label. */
+function ofPairs(given, values, facts) {
+  if (given.bound === null) return statement("abstain", "?", t("known.nothing"), t("known.pairs.none"));
+  return statement(given.met ? "answer" : "abstain", given.met ? "✓" : "≈", t("known.promise", values), t("known.pairs", values), facts);
 }
 
 /** Whether it still holds: by what people said of answers, and by what was asked lately. */

@@ -19,14 +19,14 @@ export async function show(main, route, context) {
   const key = h("div");
   const draw = () => {
     fill(key, context.info.may_write ? null : mayWrite(context, () => null, draw));
-    fill(body, key, section("answer", found, context), section("label", found, context), section("duplicate", found, context), least(found));
+    fill(body, key, section("answer", found, context), section("pair", found, context), section("label", found, context), section("duplicate", found, context), least(found));
   };
   draw();
 }
 
 function section(kind, found, context) {
   const questions = found.questions.filter((one) => one.kind === kind);
-  if (kind === "answer" && !questions.length) return null; // drawn only where somebody asked for it
+  if ((kind === "answer" || kind === "pair") && !questions.length) return null; // drawn only where somebody asked for it
   const total = found.found[kind] ?? questions.length;
   const none = kind === "label" && found.notes.length && !context.info.calibrated ? t("review.not-calibrated") : t(`review.${kind}.none`);
   return h("section", { class: "questions" }, h("h2", null, t(`review.${kind}`), total ? h("small", null, ` ${count(total)}`) : null),
@@ -39,7 +39,7 @@ function question(one, context) {
   const face = (item) => h("a", { href: itemAddress(item.id), title: item.id }, thumbnail(item, 192, one.kind === "duplicate" ? "" : labelOf(item)), one.kind === "duplicate" ? h("span", { class: "caption" }, labelOf(item)) : null);
   const drawn = one.image ? h("span", { class: "frame" }, h("img", { src: one.image, alt: t("photo", { number: 1 }) })) : h("span", { class: "frame no-picture" }, t("no-picture"));
   const faces = one.kind === "answer" ? h("span", null, drawn) : [face(one.item), one.other ? face(one.other) : null];
-  const may = one.kind === "answer" ? context.info.may_judge : context.info.may_write;
+  const may = one.kind === "answer" || one.kind === "pair" ? context.info.may_judge : context.info.may_write;
   return h("li", { class: `card ${one.kind}` }, h("div", { class: "faces-of" }, faces),
     h("div", { class: "asked" }, h("p", null, words(one)), may ? actions(one, said) : null, said));
 }
@@ -52,6 +52,7 @@ function words(one) {
     return parts("review.two-labels", { first: bold(one.label ?? t("no-label")), second: bold(one.other?.label ?? one.options[0].label) });
   }
   const best = one.options[0];
+  if (one.kind === "pair") return [t("review.same-thing", { share: percent(best.probability) })];
   if (one.kind === "label") {
     const own = one.options.find((option) => option.label === one.label);
     return parts("review.mislabelled", { label: bold(one.label ?? t("no-label")), share: own ? percent(own.probability) : "—", other: bold(best.label), chance: percent(best.probability) });
@@ -63,11 +64,12 @@ function actions(one, said) {
   const keep = (label, id = one.item?.id) => written(said, () => post(addresses.label(id), { label }), (item) => t("labelled", { label: item.label }));
   const feed = (body) => written(said, () => post("/v1/feedback", { answer: one.answer, who: "page", ...body }), () => t("kept"));
   const say = one.kind === "answer" ? (label) => feed({ label }) : (label) => keep(label);
-  const box = combobox({ caption: t("it-is"), hidden: true, placeholder: t("it-is"), chosen: (label) => label && say(label) });
-  const rest = h("details", { class: "plain" }, h("summary", null, t("something-else")), h("div", { class: "row" }, box.element, named(box, t("say-so"), say)));
+  const box = one.kind === "pair" ? null : combobox({ caption: t("it-is"), hidden: true, placeholder: t("it-is"), chosen: (label) => label && say(label) });
+  const rest = box && h("details", { class: "plain" }, h("summary", null, t("something-else")), h("div", { class: "row" }, box.element, named(box, t("say-so"), say)));
   if (one.kind === "answer") {
     return h("div", null, h("div", { class: "row" }, one.label === null ? null : [button(t("right"), () => feed({ said: "right" })), button(t("wrong"), () => feed({ said: "wrong" }))]), rest);
   }
+  if (one.kind === "pair") return h("div", { class: "row" }, button(t("review.same"), () => feed({ said: "right" })), button(t("review.different"), () => feed({ said: "wrong" })));
   if (one.kind === "duplicate") return h("div", { class: "row" }, twins(one, said), button(t("review.leave"), () => keep(one.label)));
   const others = one.options.filter((option) => option.label !== one.label);
   return h("div", null, h("div", { class: "row" }, one.label === null ? null : button(t("review.is-right", { label: one.label }), () => keep(one.label)),

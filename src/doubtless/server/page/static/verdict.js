@@ -88,7 +88,7 @@ export function reason(answer) {
 }
 
 function warning({ code, values }) {
-  const counts = ["new", "gone", "then", "now", "queries", "hits"];
+  const counts = ["new", "gone", "then", "now", "queries", "hits", "answered"];
   const shares = ["target_error", "bound", "above", "confidence"];
   const said = Object.fromEntries(Object.entries(values).map(([key, value]) => {
     if (value === null || value === undefined) return [key, "—"];
