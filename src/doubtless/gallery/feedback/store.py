@@ -194,7 +194,7 @@ class FeedbackStore:
     def last(self) -> int:
         """The number of the last entry; 0 before the first."""
         with self._reading() as connection:
-            return int(connection.execute("SELECT coalesce(max(number), 0) FROM said").fetchone()[0])
+            return _last(connection)
 
     def numbers(self, answers: Sequence[Shown]) -> list[bytes | None]:
         """The embedding of each, as it was kept."""
