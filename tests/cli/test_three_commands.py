@@ -84,6 +84,7 @@ def test_flat_folders_can_promise_nothing_and_say_so(shop: Path, command: Comman
     code, out, _ = command("create", "files", *flat, *model)
     assert code == 0
     assert "Nothing can be promised yet: no item has a label. Put photos into a folder per label" in out
+    assert "doubtless calibrate files --unlabelled" in out
 
 
 def test_without_network_and_weights_one_is_told_what_to_do(

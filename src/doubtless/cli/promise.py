@@ -27,7 +27,8 @@ def calibrated(
     if not labels:
         return None, [
             "Nothing can be promised yet: no item has a label. Put photos into a folder per label, or name a table "
-            "of ids and labels with --labels."
+            "of ids and labels with --labels; or say of some pairs whether they show the same thing: doubtless "
+            f"calibrate {_quoted(place)} --unlabelled."
         ]
     if queries is None and labelled == labels:
         return None, [
