@@ -95,6 +95,15 @@ def test_what_was_said_and_is_gone_is_noticed(whole: Path, tmp_path: Path) -> No
     assert len(FeedbackStore(tmp_path / "again").entries()) == 2
 
 
+def test_pictures_that_are_all_gone_are_noticed(whole: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "gallery"))
+    (path / "images").rename(tmp_path / "elsewhere")
+    assert len(check(path, thorough=True).damage) == len(STORED)
+    (path / "images").symlink_to(tmp_path / "elsewhere")  # of links nothing is copied
+    with pytest.raises(StoreError, match="damaged and was not copied"):
+        backup(path, tmp_path / "copy")
+
+
 def test_a_gallery_with_another_model_is_not_copied(whole: Path, tmp_path: Path) -> None:
     path = Path(shutil.copytree(whole, tmp_path / "gallery"))
     weights = path / "model" / "model.safetensors"
