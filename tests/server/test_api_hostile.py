@@ -105,3 +105,13 @@ def test_problems_say_what_was_wrong(service: Service, picture: bytes) -> None:
     service.gallery.index.close()  # a fault inside is said to be one, and no more
     check_problem(send(service, "GET", "/v1/info"), 500)
     check_problem(send(service, "POST", "/v1/search", files={"image": picture}), 503)
+
+
+def test_an_address_is_no_command_to_who_reads_the_log(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.batcher.close()
+    service.gallery.index.close()  # a fault inside, which is logged with its address
+    check_problem(send(service, "GET", "/v1/items/a%0D12:00%20all%20is%20well%1B[2J/image"), 500)
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "doubtless.server"]
+    assert said == "GET /v1/items/a%0D12%3A00%20all%20is%20well%1B%5B2J/image failed"

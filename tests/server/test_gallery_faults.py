@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
+import sqlite3
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -14,7 +16,8 @@ import pytest
 from doubtless.errors import DoubtlessError, StoreError
 from doubtless.gallery import Gallery
 from doubtless.gallery.feedback.store import FeedbackStore
-from doubtless.gallery.safekeeping import backup, check, restore
+from doubtless.gallery.safekeeping import backup, check, restore, salvage
+from doubtless.index.settings import DATABASE
 from doubtless.server.service.service import Service
 from tests.index.test_faults import spoil
 
@@ -93,6 +96,36 @@ def test_what_was_said_and_is_gone_is_noticed(whole: Path, tmp_path: Path) -> No
     assert check(path, thorough=True).is_whole
     restore(tmp_path / "copy", tmp_path / "again")
     assert len(FeedbackStore(tmp_path / "again").entries()) == 2
+
+
+def test_pictures_that_are_all_gone_are_noticed(whole: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "gallery"))
+    (path / "images").rename(tmp_path / "elsewhere")
+    assert len(check(path, thorough=True).damage) == len(STORED)
+    (path / "images").symlink_to(tmp_path / "elsewhere")  # of links nothing is copied
+    with pytest.raises(StoreError, match="damaged and was not copied"):
+        backup(path, tmp_path / "copy")
+
+
+def test_what_is_saved_of_a_damaged_gallery_has_its_pictures_and_its_model(
+    whole: Path, picture: bytes, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(whole, tmp_path / "gallery"))
+    with contextlib.closing(sqlite3.connect(path / DATABASE)) as connection, connection:
+        connection.execute("UPDATE item SET label = 1 WHERE row = 4")
+    saved = salvage(path, tmp_path / "saved")
+    assert saved.lost == 1
+    assert check(tmp_path / "saved", thorough=True).is_whole
+    assert (tmp_path / "saved" / "model" / "model.safetensors").is_file()
+    with Service.open(tmp_path / "saved", read_only=True) as service:
+        assert service.image_of(STORED[0]).data == picture
+    assert len(FeedbackStore(tmp_path / "saved").entries()) == 2
+
+    feedback = path / "feedback.sqlite"  # damaged as well, it stays where it is
+    feedback.write_bytes(b"SQLite format 3\0" + bytes(feedback.stat().st_size))
+    salvage(path, tmp_path / "less")
+    assert check(tmp_path / "less", thorough=True).is_whole
+    assert not FeedbackStore(tmp_path / "less").exists
 
 
 def test_a_gallery_with_another_model_is_not_copied(whole: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from doubtless.errors import InputError, StoreError
-from doubtless.gallery.feedback.store import FeedbackStore
+from doubtless.gallery.feedback.store import NOTE, FeedbackStore
 from doubtless.gallery.model import damage_of_model
 from doubtless.index import checking, copies
 from doubtless.index.backends import backend_of
@@ -41,8 +41,15 @@ def restore(copy: str | Path, to: str | Path) -> int:
 
 
 def salvage(place: str | Path, to: str | Path) -> Salvage:
-    """Saves what can still be read of a damaged gallery into a new one."""
-    return FolderIndex.salvage(_folder(place), _folder(to))
+    """Saves what can still be read of a damaged gallery into a new one, with its pictures and its model.
+
+    What people said comes along where it is whole; else it stays where it is.
+    """
+    source, target = _folder(place), _folder(to)
+    saved = FolderIndex.salvage(source, target)
+    said = FeedbackStore(source)
+    copies.save_files(source, target, leave={said.path.name, NOTE} if said.damage() else ())
+    return saved
 
 
 def _refuse_damaged(place: Path) -> None:

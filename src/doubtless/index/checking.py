@@ -146,8 +146,6 @@ def _pictures(folder: Path) -> Iterator[str]:
     from doubtless.index.folder import FolderIndex
 
     shelf = folder / "images"
-    if not shelf.is_dir():
-        return
     with FolderIndex.open(folder) as index:
         ids = {item.path: item.id for item in index.items(index.rows) if item.path}
     for file in sorted(shelf.glob("??/*")):

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from doubtless.errors import InputError, StoreError
@@ -69,8 +69,16 @@ def _copy_database(source: Path, target: Path) -> None:
         Witness(target, settings.identity).note(store.state().version)
 
 
-def _copy_files(source: Path, target: Path) -> None:
+def save_files(source: Path, target: Path, *, leave: Collection[str]) -> None:
+    """What belongs to an index beside its database, as far as it can be read; but for some names."""
     for entry in sorted(source.iterdir()):
+        if entry.name not in leave:
+            with suppress(OSError, shutil.Error, sqlite3.Error):
+                _copy_files(source, target, only=entry.name)
+
+
+def _copy_files(source: Path, target: Path, *, only: str | None = None) -> None:
+    for entry in [source / only] if only is not None else sorted(source.iterdir()):
         if entry.name in OWN or entry.is_symlink() or entry.name.endswith((".sqlite-wal", ".sqlite-shm")):
             continue
         if entry.suffix == ".sqlite":  # what people said of answers

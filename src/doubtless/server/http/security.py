@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Collection
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
@@ -100,7 +100,7 @@ class Guard:
                 raise
             await problems.response(503, STOPPED)(scope, receive, protected)
         except Exception as error:
-            problems.log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+            problems.log.error("%s %s failed", scope["method"], quote(scope["path"]), exc_info=error)
             if protected.started:
                 raise  # the connection breaks off: what was sent is not whole
             await problems.response(500, INSIDE)(scope, receive, protected)
