@@ -170,6 +170,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_was_acknowledged_survives_dozens_of_kills(tmp_path: Path) -> None:
     acknowledged, there = killed_while_writing(tmp_path, 24, 1.0)
+    print(f"{len(acknowledged)} entries acknowledged, {len(there - acknowledged)} more were there")
     assert len(acknowledged) > 200
     assert acknowledged <= there
     assert len(there - acknowledged) <= 48  # at most one per writer was on its way
