@@ -41,7 +41,7 @@ from divisions import (
     unit,
     write_page,
 )
-from few_labels_page import page
+from few_labels_page import page, summaries
 from frozen_features import frozen_features
 from torch import Tensor
 
@@ -215,7 +215,7 @@ def main() -> None:
     if options.validation:
         print(page(result))
     else:
-        write_page(options.out, "few-labels", result, page(result))
+        write_page(options.out, "few-labels", {**result, "sets": summaries(found)}, page(result))
 
 
 def _made(
