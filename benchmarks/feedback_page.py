@@ -6,6 +6,7 @@ python benchmarks/feedback_page.py features/feedback --out benchmarks/results/fe
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -137,6 +138,9 @@ def page(sets: dict[str, Record]) -> str:
             cells += [_number(told[way], ".0f") for way in ("review", "answers", "queries")]
         lines.append(f"| {TITLES[name]} | {' | '.join(cells)} |")
     lines += ["", "## What a review finds: 5 % wrong labels, 3 % copies", "", *_review_lines(sets), "", NOTES]
+    older = [TITLES[name] for name, one in sets.items() if one.get("older")]
+    if older:
+        lines[-1] += f"- Measured by an earlier version, and not anew with the others: {'; '.join(older)}.\n"
     return "\n".join(lines)
 
 
@@ -176,8 +180,12 @@ def _review_lines(sets: dict[str, Record]) -> list[str]:
 
 
 def write_results(folder: Path, out: Path) -> None:
-    """feedback.json and README.md of the divisions in a folder."""
-    sets = {name: summed(divisions) for name, divisions in read_sets(folder).items()}
+    """feedback.json and README.md of divisions in a folder; sets that it lacks stay as they were, and are named."""
+    made = {name: summed(divisions) for name, divisions in read_sets(folder).items()}
+    before = out / "feedback.json"
+    there = json.loads(before.read_text())["sets"] if before.exists() else {}
+    older = {name: one | {"older": True} for name, one in there.items()}
+    sets = {name: (older | made)[name] for name in TITLES if name in older | made}
     about = {"torch": torch.__version__, "python": platform.python_version()}
     write_page(out, "feedback", {"about": about, "sets": sets}, page(sets))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,24 @@ def test_alarms_are_counted_from_the_change_on(script: ModuleType) -> None:
     assert 300 < found["all"][0] < 320
     assert found["review"][1] < found["review"][0] < 340
     assert 300 < found["complaints"][0] < 340
+
+
+def test_a_set_that_was_not_measured_anew_stays_and_is_named(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = sys.modules["feedback_page"]
+    there = json.loads((script.RESULTS / "feedback.json").read_text())["sets"]
+    for one in there.values():
+        one.pop("older", None)
+    (tmp_path / "feedback.json").write_text(json.dumps({"sets": {"cub": there["cub"]}}))
+    monkeypatch.setattr(page, "read_sets", lambda folder: {"grocery": [{}]})
+    monkeypatch.setattr(page, "summed", lambda divisions: there["grocery"])
+    page.write_results(tmp_path / "measured", tmp_path)
+    written = json.loads((tmp_path / "feedback.json").read_text())["sets"]
+    assert written == {"cub": there["cub"] | {"older": True}, "grocery": there["grocery"]}
+    words = (tmp_path / "README.md").read_text()
+    assert "an earlier version, and not anew with the others: CUB" in words
+    assert "Grocery" not in words.split("an earlier version")[1]
 
 
 def test_what_is_listed_is_held_against_what_is_wrong(script: ModuleType) -> None:

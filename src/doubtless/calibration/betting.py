@@ -7,7 +7,8 @@ Waudby-Smith and Ramdas 2024). Only the power depends on the rule. Here the numb
 that of someone who replicates a test at the last label: with n labels to go and a deviation σ learned from those
 before, a capital W stands for a test that still rejects with probability p = level · W = Φ(z), and its change by X
 is −X φ(z)/(σ√n) to first order. Bets that aim at a capital at a known end are also in Voráček and Orabona (2025).
-Where values are 0 or the largest possible and none was seen, it is the exact binomial test.
+Where values are 0 or the largest possible and none was seen, it is the exact binomial test: from twenty labels on,
+or of shares up to a tenth. Of a larger share fewer labels show a little less than they could.
 
 Labels must be in random order, or in one that has nothing to do with their values.
 """
@@ -83,8 +84,6 @@ def _slope(chance: Array) -> Any:
     """φ(z)/Φ(z) at Φ(z) = chance."""
     from scipy.special import ndtri
 
-    bounded = np.minimum(
-        np.maximum(chance, SMALLEST), NEARLY
-    )  # of a few tests at a time: np.clip takes longer
+    bounded = np.minimum(np.maximum(chance, SMALLEST), NEARLY)  # of a few tests np.clip takes longer
     place = ndtri(bounded)
     return np.exp(-0.5 * place * place) / (np.sqrt(2 * np.pi) * bounded)
