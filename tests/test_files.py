@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,32 @@ def test_a_real_full_device_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="No space left"):
         write()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_is_written_to_and_stays_one(tmp_path: Path) -> None:
+    """Renamed over, /dev/null became a file, for whoever may write in /dev, and no other program ran as before."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.stat("/dev/null").st_rdev)
+    except PermissionError:
+        pytest.skip("only root makes devices")
+    write_text(device, "gone")
+    assert stat.S_ISCHR(device.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [device]
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_standard_output_is_written_to_and_its_name_stays(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    program = f"from doubtless.files import write_text; write_text({str(tmp_path / 'stdout')!r}, 'leek')"
+    if kind == "pipe":
+        written = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout
+    else:
+        with (tmp_path / "out.txt").open("wb") as out:
+            subprocess.run([sys.executable, "-c", program], check=True, stdout=out)
+        written = (tmp_path / "out.txt").read_bytes()
+    assert written == b"leek"
+    assert (tmp_path / "stdout").is_symlink()
 
 
 def test_an_unwritable_place_is_a_sentence(tmp_path: Path) -> None:

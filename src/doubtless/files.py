@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[byte
     """Opens a temporary file beside `path` that takes its place when the block ends without an error.
 
     A full disk, a crash or an exception leaves what was there before. Not `durable`: nobody waits for the disk, so
-    that a power failure may leave a damaged file, which whoever reads it has to notice.
+    that a power failure may leave a damaged file, which whoever reads it has to notice. What is no file
+    (`/dev/null`, `/dev/stdout`) is written to as it is.
 
     >>> with atomic_writer("notes.txt") as file:
     ...     written = file.write(b"all or nothing")
@@ -30,6 +32,13 @@ def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[byte
     'all or nothing'
     """
     path = Path(path)
+    if _is_stream(path):
+        try:
+            with path.open("wb") as file:
+                yield file
+        except OSError as error:
+            raise _unwritten(path, error) from error
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -51,6 +60,16 @@ def atomic_writer(path: str | Path, *, durable: bool = True) -> Iterator[IO[byte
             os.unlink(temporary)
     if durable:
         _fsync_folder(path.parent)
+
+
+def _is_stream(path: Path) -> bool:
+    """A device, or a name of what this process has open: to be written to. Renamed over, it would be a file."""
+    try:
+        kind = path.stat().st_mode
+    except (OSError, ValueError):  # not there, or no name: that is said where it is written
+        return False
+    opened = path.is_symlink() and os.readlink(path).startswith("/proc/")
+    return stat.S_ISCHR(kind) or opened or path.absolute().is_relative_to("/dev/fd")
 
 
 def _unwritten(path: Path, error: OSError, kept: str = "") -> FileError:
