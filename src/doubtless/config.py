@@ -181,6 +181,8 @@ class TrainingConfig(Section):
     """Processes per machine: GPUs, or CPU processes."""
     nodes: int = Field(default=1, ge=1)
     """Machines (docs/several-nodes.md)."""
+    timeout: float = Field(default=1800.0, gt=0)
+    """Seconds that processes wait for each other; then the run ends on all of them, to be resumed."""
     loggers: list[LoggerName] = []
     """Where the figures of every epoch go beside the run's log.csv (docs/pipelines.md)."""
 

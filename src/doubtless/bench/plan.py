@@ -33,7 +33,7 @@ from doubtless.training.estimate import estimate_epoch
 # What does not change a result: where data lies, how many hands load it, what device computes.
 INDIFFERENT = {
     "data": ("root", "workers"),
-    "training": ("accelerator", "devices", "nodes", "compile", "loggers"),
+    "training": ("accelerator", "devices", "nodes", "timeout", "compile", "loggers"),
 }
 
 # Keys younger than the first results, with the value that is what was done before there was such a key.

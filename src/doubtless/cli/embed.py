@@ -67,6 +67,8 @@ def embed(
 
     Example: doubtless embed runs/first shards/*.tar --out shards-embedded --ray auto --format parquet
     """
+    import sys
+    from contextlib import redirect_stdout
     from typing import cast
 
     from doubtless.data.streams.records import Columns
@@ -89,7 +91,8 @@ def embed(
             from doubtless.ingest.ray import RayOptions, embed_with_ray
 
             there = RayOptions(ray, workers=ray_workers, cpus=ray_cpus, decoders=workers)
-            done = embed_with_ray(model, sources, out, options=there, format=kind, meter=meter, **options)
+            with redirect_stdout(sys.stderr):  # where Ray says that a host was lost
+                done = embed_with_ray(model, sources, out, options=there, format=kind, meter=meter, **options)
     _report(done, json=json, csv=csv)
 
 

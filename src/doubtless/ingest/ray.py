@@ -151,7 +151,7 @@ class RayCluster:
         sources: list[Source] = []
         sent = {unit.number: self.ray.put(_sent(unit, sources)) for unit in units}
         gpus = self.gpus(method)
-        cpus, most = self._room(len(units), gpus)
+        cpus, most = self._cores_each(), min(self.options.workers or len(units), len(units))
         about = {
             "run": str(_folder(method)),
             "model": plan.manifest["model"],
@@ -180,13 +180,10 @@ class RayCluster:
         except Exception as error:  # Ray wraps what a worker raised in errors of its own
             raise _worker_error(error) from error
 
-    def _room(self, units: int, gpus: int) -> tuple[int, int]:
-        """Cores per worker, and the most workers that there are room and work for."""
-        there = self.ray.cluster_resources()
-        cores = max(1, int(there.get("CPU", 1)))
-        cpus = min(self.options.cpus or torch.get_num_threads(), cores)
-        room = gpus or cores // cpus
-        return cpus, max(1, min(self.options.workers or room, room, units))
+    def _cores_each(self) -> int:
+        """As many as are asked for, or as the largest machine has: a worker does not span machines."""
+        there = [node["Resources"].get("CPU", 0) for node in self.ray.nodes() if node["Alive"]]
+        return max(1, min(self.options.cpus or torch.get_num_threads(), int(max(there, default=1))))
 
 
 class UnitEmbedder:

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from doubtless.config import Config, with_overrides
 from doubtless.data import BalancedBatches, Batch, Progress, Source, named_source, training_batches
 from doubtless.data.loading import TensorBatches, WorkerBatches
 from doubtless.distributed import is_main, world_size
-from doubtless.errors import InputError
+from doubtless.errors import DoubtlessError, InputError
 from doubtless.files import write_text
 from doubtless.methods import Method, method_class
 from doubtless.methods.configuration import load_config, make_config
@@ -265,6 +266,19 @@ def _fitted(trainer: Trainer, module: TrainingModule, loader: EpochLoader, check
             raise
         signal.signal(signal.SIGINT, signal.default_int_handler)  # which Lightning has switched off
         raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        if trainer.world_size == 1 or not _is_out_of_reach(error):
+            raise
+        timeout = module.method.config.training.timeout
+        raise DoubtlessError(
+            "Another process of this run has ended or is out of reach. What is kept goes to the last whole epoch: "
+            f"start all of them again, with --resume. (Each waits {timeout:g} s for the others: training.timeout.)"
+        ) from error
+
+
+def _is_out_of_reach(error: RuntimeError) -> bool:
+    """Whether it is of a process group, which has a class for NCCL's errors and none for gloo's."""
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
 
 
 def _replays(method: Method) -> bool:
@@ -337,13 +351,15 @@ def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> T
     callbacks: list[Callback] = [_SavedEpochs(run.checkpoint)]
     if display is not None:
         callbacks.append(display)
-    several = options.devices * options.nodes > 1
+    # While the head trains alone, the encoder's parameters have no gradient.
+    together = DDPStrategy(
+        find_unused_parameters=options.warmup > 0, timeout=timedelta(seconds=options.timeout)
+    )
     return Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.nodes,
-        # While the head trains alone, the encoder's parameters have no gradient.
-        strategy=DDPStrategy(find_unused_parameters=options.warmup > 0) if several else "auto",
+        strategy=together if options.devices * options.nodes > 1 else "auto",
         max_epochs=options.epochs,
         precision=PRECISIONS[precision_of(config, best_device(options.accelerator))],
         plugins=[AtomicCheckpoints()],
