@@ -227,7 +227,8 @@ def _measured(
 
     def best(values: NDArray[np.generic], nothing: float) -> NDArray[np.generic]:
         chosen = np.take_along_axis(np.where(missing, nothing, values), order, axis=1)
-        return np.pad(chosen, ((0, 0), (0, k - chosen.shape[1])), constant_values=nothing)
+        less = k - chosen.shape[1]
+        return np.pad(chosen, ((0, 0), (0, less)), constant_values=nothing) if less else chosen
 
     return (
         best(proposed, -1).astype(np.int64),
