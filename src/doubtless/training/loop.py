@@ -271,8 +271,8 @@ def _fitted(trainer: Trainer, module: TrainingModule, loader: EpochLoader, check
             raise
         timeout = module.method.config.training.timeout
         raise DoubtlessError(
-            "Another process of this run has ended or is out of reach. What is kept goes to the last whole epoch: "
-            f"start all of them again, with --resume. (Each waits {timeout:g} s for the others: training.timeout.)"
+            f"Another process of this run has ended or is out of reach (each waits {timeout:g} s for the others: "
+            "training.timeout). What is kept goes to the last whole epoch: start all of them again, with --resume."
         ) from error
 
 
