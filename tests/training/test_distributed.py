@@ -18,6 +18,7 @@ from doubtless.data import Batch
 from doubtless.methods import DataSpec, Method, method_class
 from doubtless.methods.configuration import make_config
 from doubtless.runs import Run, embed_images, open_run_data
+from doubtless.training.loop import _is_out_of_reach
 from doubtless.training.module import validation_scores
 from tests.reference.two_processes import TwoProcesses, assert_same_step, loss_and_gradients, share_of
 
@@ -91,3 +92,22 @@ def test_a_whole_run_is_that_of_one_process(tiny_config, tiny_run: Path, tmp_pat
     best = max(run.log, key=lambda row: row["validation_map@r"])
     for name, value in found.items():
         assert best[f"validation_{name}"] == pytest.approx(value, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (
+            RuntimeError("[…/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 10000ms for recv"),
+            True,
+        ),
+        (RuntimeError("Application timeout caused pair closure"), True),
+        (RuntimeError("Connection closed by peer [10.77.0.2]:29500"), True),
+        (torch.distributed.DistBackendError("NCCL error in: …"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (8x4 and 5x2)"), False),
+        (torch.OutOfMemoryError("CUDA out of memory."), False),
+    ],
+)
+def test_errors_of_lost_processes_are_told_from_others(error: RuntimeError, is_lost: bool) -> None:
+    """Words as torch said them; with cables pulled: test_several_hosts."""
+    assert _is_out_of_reach(error) == is_lost

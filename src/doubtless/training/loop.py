@@ -45,6 +45,17 @@ from doubtless.training.mining import TupleBatches
 from doubtless.training.module import TrainingModule
 
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed"}
+GLOO_SAYS = (
+    "gloo",
+    "pair closure",
+    "closed by peer",
+    "timed out",
+    "timeout",
+    "socket closed",
+    "connection reset",
+    "broken pipe",
+)
+"""In errors of a process group over TCP, whose others have ended or are out of reach."""
 
 
 def train(
@@ -277,8 +288,9 @@ def _fitted(trainer: Trainer, module: TrainingModule, loader: EpochLoader, check
 
 
 def _is_out_of_reach(error: RuntimeError) -> bool:
-    """Whether it is of a process group, which has a class for NCCL's errors and none for gloo's."""
-    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+    """Whether it is of a process group: NCCL's and the store's errors have a class, gloo's have only words."""
+    of_group = isinstance(error, torch.distributed.DistError)
+    return of_group or any(words in str(error).lower() for words in GLOO_SAYS)
 
 
 def _replays(method: Method) -> bool:
