@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from doubtless.config import with_overrides
 from doubtless.errors import InputError
 from doubtless.evaluation import Evaluation
 from doubtless.methods.configuration import make_config
+from tests.reference.waiting import wait_until
 
 SUITES = Path(__file__).parents[2] / "benchmarks" / "suites"
 
@@ -171,17 +171,10 @@ def test_a_terminated_bench_leaves_no_run_behind(suite: Path, tmp_path: Path) ->
     folders = ["--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
     command = [sys.executable, "-m", "doubtless", "bench", str(suite), *folders, "--only", "contrastive"]
     process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    until(lambda: list((tmp_path / "work").rglob("last.ckpt")), seconds=120)
+    wait_until(lambda: list((tmp_path / "work").rglob("last.ckpt")), seconds=120)
     process.terminate()
     assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    until(lambda: not processes_of_session(process.pid), seconds=30)
-
-
-def until(happens: Callable[[], Any], *, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not happens():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not processes_of_session(process.pid), seconds=30)
 
 
 def processes_of_session(session: int) -> list[int]:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 
 import doubtless
 from doubtless.data import decode_image
@@ -26,6 +25,7 @@ from doubtless.ingest.progress import BulkProgress
 from doubtless.ingest.shards import ShardStore, read_shards, write_shard
 from doubtless.runs.model import Model
 from tests.ingest.pictures import bomb, png, tiny_images, write_folder
+from tests.reference.tensor_files import contents
 
 
 @pytest.fixture(scope="module")
@@ -244,13 +244,3 @@ def test_progress_says_rate_and_time_left(capsys: pytest.CaptureFixture[str]) ->
 
 def parts_of(folder: Path) -> int:
     return len(list(folder.glob("part-*.json")))
-
-
-def contents(folder: Path) -> dict[str, object]:
-    """What every file holds; the header of safetensors has no order of its own, its tensors' bytes do."""
-    return {
-        file.name: {name: value.numpy().tobytes() for name, value in load_file(file).items()}
-        if file.suffix == ".safetensors"
-        else file.read_bytes()
-        for file in sorted(folder.iterdir())
-    }

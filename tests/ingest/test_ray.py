@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import ray
 from PIL import Image
-from safetensors.torch import load_file
 
 import doubtless
 from doubtless.errors import InputError
@@ -24,6 +23,7 @@ from doubtless.ingest.bulk import embed_files, plan_work
 from doubtless.ingest.ray import RayOptions, SentUnit, _sent, _worker_error, embed_with_ray
 from doubtless.runs.model import Model
 from tests.ingest.pictures import png, tiny_images, write_folder, write_tar
+from tests.reference.tensor_files import contents
 
 MEMORY = 100 << 20  # of the object store
 ONE = RayOptions(cpus=1)
@@ -60,16 +60,6 @@ def sources(tiny_npz: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Pa
     table = {"image": [png(pixels) for pixels in images[40:]], "label": labels[40:], "price": list(range(20))}
     parquet.write_table(pyarrow.table(table), root / "rows.parquet", row_group_size=7)
     return [root / "photos", shard, root / "rows.parquet"]
-
-
-def contents(folder: Path) -> dict[str, object]:
-    """What every file holds; the header of safetensors has no order of its own, its tensors' bytes do."""
-    return {
-        file.name: {name: value.numpy().tobytes() for name, value in load_file(file).items()}
-        if file.suffix == ".safetensors"
-        else file.read_bytes()
-        for file in sorted(folder.iterdir())
-    }
 
 
 @pytest.mark.slow  # starting Ray and one worker: half a minute of two idle cores

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from PIL import Image
 
 import doubtless
 from doubtless.ingest.bulk import embed_files
-from tests.ingest.test_ray import contents
 from tests.reference.hosts import Host, several_hosts
+from tests.reference.tensor_files import contents
+from tests.reference.waiting import wait_until
 
 PORT = 6379
 RAY = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
@@ -80,13 +81,6 @@ def alone(tiny_run: Path, photos: Path, tmp_path_factory: pytest.TempPathFactory
     return contents(out)
 
 
-def wait_until(reached: Callable[[], object], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "It did not come to that."
-        time.sleep(0.05)
-
-
 class Embedding:
     """The command on the head, under way."""
 
@@ -101,6 +95,11 @@ class Embedding:
 
     def shards(self) -> int:
         return len(list(self.out.glob("part-*.json")))
+
+    def wait_for_work_on(self, *hosts: Host) -> None:
+        """Until all of them have a worker, and some shards are there."""
+        wait_until(lambda: all(host.processes(WORKER) for host in hosts), 120)
+        self.wait_for(6)
 
     def wait_for(self, shards: int, seconds: float = 120) -> None:
         wait_until(lambda: self.shards() >= shards or self.process.poll() is not None, seconds)
@@ -126,8 +125,7 @@ def test_a_host_that_is_cut_off_and_comes_back(
 ) -> None:
     """Its units are done by the other one; Ray on it begins anew and is given work again."""
     two = cluster[2]
-    wait_until(lambda: two.processes(WORKER), 120)
-    embedding.wait_for(6)
+    embedding.wait_for_work_on(two)
     lost = set(two.processes(WORKER))
     two.cut_off()
     stood = embedding.shards()
@@ -146,8 +144,7 @@ def test_a_host_that_never_comes_back(
 ) -> None:
     """What it was given is done elsewhere, and nobody waits for it."""
     two = cluster[2]
-    wait_until(lambda: two.processes(WORKER), 120)
-    embedding.wait_for(6)
+    embedding.wait_for_work_on(two)
     two.cut_off()
     assert embedding.finish()["items"] == 2 * UNITS
     assert contents(embedding.out) == alone
@@ -157,8 +154,7 @@ def test_all_workers_cut_off_for_a_moment(
     cluster: list[Host], embedding: Embedding, alone: dict[str, object]
 ) -> None:
     """Too short to be noticed: what was sent arrives later."""
-    wait_until(lambda: all(host.processes(WORKER) for host in cluster[1:]), 120)
-    embedding.wait_for(6)
+    embedding.wait_for_work_on(*cluster[1:])
     before, stood = [host.processes(WORKER) for host in cluster[1:]], embedding.shards()
     for host in cluster[1:]:
         host.cut_off()

@@ -70,7 +70,7 @@ class Host:
     ) -> subprocess.Popen[str]:
         """Starts a program on this host; what it says goes to `said`, its errors too unless they have a file."""
         return subprocess.Popen(
-            [*_enter(self._init), *command],
+            ["nsenter", f"--target={self._init}", *SPACES, f"--wd={os.getcwd()}", *command],
             stdout=said,
             stderr=errors or subprocess.STDOUT,
             text=True,
@@ -130,10 +130,6 @@ def _machine(name: str, known: Path, private: Sequence[str]) -> Iterator[int]:
 
 def _inside(init: int, script: str) -> None:
     subprocess.run(["nsenter", f"--target={init}", "--net", "sh", "-c", script], check=True)
-
-
-def _enter(init: int) -> list[str]:
-    return ["nsenter", f"--target={init}", *SPACES, f"--wd={os.getcwd()}"]
 
 
 def _command_line(entry: Path) -> str:

@@ -36,7 +36,7 @@ def made(change: dict[str, Any]) -> Embedding:
 def chosen(draw: random.Random, ids: list[str]) -> dict[str, Any]:
     """A change that fits an index with these ids."""
     kinds = ["add"] * 4 + ["update"] * 2 + ["remove"] * 2 + ["compact", "part", "reopen"]
-    kind, seed, count = draw.choice(kinds), draw.randrange(2**40), draw.choice([1, 40, 400, 400])
+    kind, seed, count = draw.choice(kinds), draw.randrange(2**40), draw.choice([1, 3, 40, 400])
     if kind == "add" and len(ids) < MOST:
         return {"kind": "add", "seed": seed, "ids": [f"{seed} {number}" for number in range(count)]}
     if kind in ("add", "remove"):

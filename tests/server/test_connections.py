@@ -18,6 +18,7 @@ import pytest
 
 from doubtless.server.http.connections import ConnectionLimits
 from doubtless.server.http.listening import BoundedServer, Quiet, within_open_files
+from tests.reference.waiting import wait_until
 from tests.server.asking import check_problem, served
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
@@ -62,20 +63,13 @@ def listening(limits: ConnectionLimits) -> Iterator[tuple[BoundedServer, int, Ec
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started)
+        wait_until(lambda: server.started, 20)
         yield server, server.addresses()[0][1], app
     finally:
         app.free.set()
         server.should_exit = True
         thread.join(30)
         assert not thread.is_alive()
-
-
-def wait_for(condition: Any, seconds: float = 20.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def opened(port: int, data: bytes = b"") -> socket.socket:
@@ -112,7 +106,7 @@ def test_a_hundred_half_sent_headers_keep_nobody_out() -> None:
         assert server.crowd.count <= 20
         for one in held:
             one.close()
-        wait_for(lambda: server.crowd.count == 0)
+        wait_until(lambda: server.crowd.count == 0, 20)
         assert server.crowd.clients == {}
 
 
@@ -135,7 +129,7 @@ def test_headers_must_come_in_time_however_they_drip() -> None:
         assert b"application/problem+json" in head
         assert b"nosniff" in head
         assert b"took too long" in body
-        wait_for(lambda: server.crowd.count == 0)
+        wait_until(lambda: server.crowd.count == 0, 20)
 
 
 def test_connections_are_kept_for_the_next_request_and_not_for_ever() -> None:
@@ -146,13 +140,13 @@ def test_connections_are_kept_for_the_next_request_and_not_for_ever() -> None:
             assert is_answered(kept)
         assert server.crowd.count == 1
         assert rest_of(kept) == b""
-        wait_for(lambda: server.crowd.count == 0)
+        wait_until(lambda: server.crowd.count == 0, 20)
 
 
 def test_where_all_are_being_answered_one_more_is_refused() -> None:
     with listening(ConnectionLimits(connections=8, per_client=3)) as (server, port, app):
         asking = [opened(port, GET.replace(b"/ ", b"/slow ")) for _ in range(3)]
-        wait_for(lambda: sum(not one.waits for one in server.crowd.clients.get("127.0.0.1", ())) == 3)
+        wait_until(lambda: sum(not one.waits for one in server.crowd.clients.get("127.0.0.1", ())) == 3, 20)
         response = httpx.get(f"http://127.0.0.1:{port}/")
         assert "Too many connections" in check_problem(response, 503)["detail"]
         assert response.headers["retry-after"] == "1"
@@ -171,7 +165,7 @@ def test_the_rest_of_a_refused_body_is_not_read_for_ever() -> None:
                 sending.sendall(b"x")
                 time.sleep(0.05)
         assert time.perf_counter() - began < 8
-        wait_for(lambda: server.crowd.count == 0)
+        wait_until(lambda: server.crowd.count == 0, 20)
 
 
 def test_replies_that_nobody_reads_are_given_up_and_slow_readers_are_not() -> None:
@@ -184,9 +178,9 @@ def test_replies_that_nobody_reads_are_given_up_and_slow_readers_are_not() -> No
             assert data, got
             got += len(data)
             time.sleep(0.03)
-        wait_for(lambda: server.crowd.count <= 1)
+        wait_until(lambda: server.crowd.count <= 1, 20)
         slow.close()
-        wait_for(lambda: server.crowd.count == 0)
+        wait_until(lambda: server.crowd.count == 0, 20)
         assert len(rest_of(deaf)) < 20_000_000
 
 
@@ -248,7 +242,7 @@ def test_a_body_in_a_million_pieces_stops_nobody() -> None:
             slowest = max(slowest, time.perf_counter() - asked)
         assert slowest < 1
         assert time.perf_counter() - began < 5
-        wait_for(lambda: server.crowd.count == 0)
+        wait_until(lambda: server.crowd.count == 0, 20)
 
 
 def test_a_body_in_many_usual_pieces_is_read() -> None:
@@ -274,7 +268,7 @@ def test_bodies_that_do_not_come_keep_nobody_out() -> None:
 
         thread = threading.Thread(target=send)
         thread.start()
-        wait_for(lambda: server.crowd.count == 6)
+        wait_until(lambda: server.crowd.count == 6, 20)
         assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 503  # they have just begun
         time.sleep(1.2)
         for _ in range(3):

@@ -20,8 +20,9 @@ from doubtless.server.http.app import create_app
 from doubtless.server.http.incoming import Held, Incoming
 from doubtless.server.http.listening import BoundedServer
 from doubtless.server.service.service import Service
+from tests.reference.waiting import wait_until
 from tests.server.asking import asked, served
-from tests.server.test_connections import opened, wait_for
+from tests.server.test_connections import opened
 
 
 @contextlib.contextmanager
@@ -31,7 +32,7 @@ def listening(service: Service) -> Iterator[int]:
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started)
+        wait_until(lambda: server.started, 20)
         yield server.addresses()[0][1]
     finally:
         server.should_exit = True
@@ -62,7 +63,7 @@ def test_whoever_leaves_before_its_turn_is_not_served(
         assert entered.wait(20)  # the worker is busy with it: all others wait
         leaving = [opened(port, search_of(service)) for _ in range(20)]
         staying = opened(port, search_of(service))
-        wait_for(lambda: service.batcher._queue.qsize() == 21)
+        wait_until(lambda: service.batcher._queue.qsize() == 21, 20)
         for one in leaving:
             one.close()
         time.sleep(0.3)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from safetensors import safe_open
 
 from tests.reference.hosts import Host, several_hosts
+from tests.reference.tensor_files import tensor_bytes
+from tests.reference.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 EPOCHS = 40
@@ -66,20 +67,11 @@ class Training:
         wait_until(self.ended, seconds)
         return [launcher.returncode for launcher in self.launchers]
 
+    def tensors(self) -> dict[str, bytes]:
+        return tensor_bytes(self.run / "model.safetensors")
+
     def words(self) -> str:
         return "\n".join(place.read_text()[-3000:] for place in self.said)
-
-
-def wait_until(reached: Callable[[], object], seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while not reached():
-        assert time.monotonic() < end, "It did not come to that."
-        time.sleep(0.05)
-
-
-def tensors(run: Path) -> dict[str, bytes]:
-    with safe_open(run / "model.safetensors", "pt") as file:
-        return {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +79,7 @@ def whole(hosts: list[Host], config: Path, tmp_path_factory: pytest.TempPathFact
     """The run that nothing disturbed."""
     training = Training(hosts, config, tmp_path_factory.mktemp("whole") / "run")
     assert training.codes(200) == [0, 0], training.words()
-    return tensors(training.run)
+    return training.tensors()
 
 
 @pytest.fixture
@@ -111,7 +103,7 @@ def test_cut_off_for_a_moment(
     assert training.epochs() == stands  # neither goes on by itself
     hosts[1].bring_back()
     assert training.codes(200) == [0, 0], training.words()
-    assert tensors(training.run) == whole
+    assert training.tensors() == whole
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["first", "second"])
@@ -130,4 +122,4 @@ def test_cut_off_for_good_and_resumed(
     hosts[lost].bring_back()
     again = Training(hosts, config, tmp_path / "run", "--resume")
     assert again.codes(200) == [0, 0], again.words()
-    assert tensors(again.run) == whole
+    assert again.tensors() == whole

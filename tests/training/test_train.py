@@ -183,6 +183,9 @@ def test_resume_refuses_what_it_cannot_do(tiny_config, tiny_run: Path, tmp_path:
         train_run(make_config(tiny_config), tiny_run, resume=True, quiet=True)
     with pytest.raises(InputError, match="another configuration"):
         train_run(make_config({**tiny_config, "seed": 5}), tiny_run, resume=True, quiet=True)
+    patient = with_values(tiny_config, training={"timeout": 60})  # how long is waited may be another
+    with pytest.raises(InputError, match="finished already"):
+        train_run(make_config(patient), tiny_run, resume=True, quiet=True)
 
 
 def broken_run(tiny_run: Path, tmp_path: Path) -> Path:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -269,7 +269,7 @@ def _fit(
 
 
 def _fitted(trainer: Trainer, module: TrainingModule, loader: EpochLoader, checkpoint: Path | None) -> None:
-    """Fits; Ctrl-C stays what it is, which Lightning would make an exit without a word."""
+    """Fits; Ctrl-C stays what it is, which Lightning would make an exit without a word, a lost process is told."""
     try:
         trainer.fit(module, train_dataloaders=loader, ckpt_path=checkpoint, weights_only=True)
     except SystemExit:
@@ -363,15 +363,18 @@ def _trainer(config: Config, run: Run, display: EpochDisplay | None = None) -> T
     callbacks: list[Callback] = [_SavedEpochs(run.checkpoint)]
     if display is not None:
         callbacks.append(display)
-    # While the head trains alone, the encoder's parameters have no gradient.
-    together = DDPStrategy(
-        find_unused_parameters=options.warmup > 0, timeout=timedelta(seconds=options.timeout)
-    )
+    strategy: Literal["auto"] | DDPStrategy = "auto"
+    if options.devices * options.nodes > 1:
+        strategy = DDPStrategy(
+            # While the head trains alone, the encoder's parameters have no gradient.
+            find_unused_parameters=options.warmup > 0,
+            timeout=timedelta(seconds=options.timeout),
+        )
     return Trainer(
         accelerator=options.accelerator,
         devices=options.devices,
         num_nodes=options.nodes,
-        strategy=together if options.devices * options.nodes > 1 else "auto",
+        strategy=strategy,
         max_epochs=options.epochs,
         precision=PRECISIONS[precision_of(config, best_device(options.accelerator))],
         plugins=[AtomicCheckpoints()],
