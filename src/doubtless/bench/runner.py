@@ -1,13 +1,13 @@
-"""Running a suite: jobs a few at a time, in processes forked from one that has imported everything they need.
+"""Running a suite: jobs a few at a time, in processes that make one run after another.
 
-A fresh interpreter spends seconds of processor time on imports, which on a fast device is most of a small run.
-The server that forks never touches a device, so every run opens its own.
+A fresh interpreter spends seconds on imports, a fresh process seconds more until the device is open, the images are
+read and cuDNN has chosen its kernels, which is most of a small run. So processes are forked from one that has
+imported everything they need and has touched no device, and go on to the next run as long as all goes well.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import sys
@@ -15,18 +15,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from doubtless.bench.crew import Crew, Worker
 from doubtless.bench.plan import Job
-from doubtless.cores import usable_cores, wait_asleep
+from doubtless.cores import usable_cores
 from doubtless.files import write_text
-from doubtless.memory import keep_freed
 from doubtless.runs import Run
 from doubtless.terminal import Terminal
 
@@ -39,7 +37,7 @@ class Status:
     state: str = "waiting"
     seconds: float = 0.0
     error: str | None = None
-    process: BaseProcess | None = field(default=None, repr=False)
+    worker: Worker | None = field(default=None, repr=False)
     began: float = 0.0
 
 
@@ -50,16 +48,12 @@ def run_suite(jobs: Sequence[Job], *, parallel: int = 1, console: Console | None
     """
     console = console or Terminal(stderr=True)
     statuses = [Status(job, "done" if job.is_done else "waiting") for job in jobs]
-    with _display(statuses, console) as show, _stopped_by_sigterm():
-        try:
-            while any(status.state in {"waiting", "running"} for status in statuses):
-                _advance(statuses, parallel)
-                show()
-                time.sleep(0.2)
-        finally:
-            for status in statuses:
-                if status.process is not None and status.process.is_alive():
-                    status.process.terminate()
+    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, usable_cores() // parallel))
+    with _display(statuses, console) as show, _stopped_by_sigterm(), Crew(threads=threads) as crew:
+        while any(status.state in {"waiting", "running"} for status in statuses):
+            _advance(statuses, crew, parallel)
+            show()
+            time.sleep(0.2)
     return statuses
 
 
@@ -76,20 +70,29 @@ def _stopped_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _advance(statuses: Sequence[Status], parallel: int) -> None:
+def _advance(statuses: Sequence[Status], crew: Crew, parallel: int) -> None:
     """Notes what has ended and starts what there is room for."""
-    running = [status for status in statuses if status.state == "running"]
-    for status in running:
-        assert status.process is not None
-        code = status.process.exitcode
+    for status in [status for status in statuses if status.state == "running"]:
+        assert status.worker is not None
         status.seconds = time.perf_counter() - status.began
-        if code is not None:
-            status.state = "done" if code == 0 and status.job.is_done else "failed"
-            status.error = None if status.state == "done" else _last_words(status.job)
+        went_well = status.worker.went_well()
+        if went_well is None:
+            continue
+        status.state = "done" if went_well and status.job.is_done else "failed"
+        status.error = None if status.state == "done" else _last_words(status.job)
+        if status.state == "done" and not _wears_out(status.job):
+            crew.take_back(status.worker)
+        else:
+            status.worker.stop()
     free = parallel - sum(status.state == "running" for status in statuses)
     _fail_without_base(statuses)
     for status in [status for status in statuses if _is_ready(status)][: max(free, 0)]:
-        _start(status, parallel)
+        _start(status, crew)
+
+
+def _wears_out(job: Job) -> bool:
+    """Several devices: their process group, and what it sets in the environment, would meet the next run."""
+    return job.config.training.devices > 1 or job.config.training.nodes > 1
 
 
 def _fail_without_base(statuses: Sequence[Status]) -> None:
@@ -106,7 +109,7 @@ def _is_ready(status: Status) -> bool:
     return status.state == "waiting" and (base is None or Run(base).is_finished)
 
 
-def _start(status: Status, parallel: int) -> None:
+def _start(status: Status, crew: Crew) -> None:
     job = status.job
     config = job.folder.parent / "configs" / f"{job.folder.name}.yaml"
     write_text(config, job.config.to_yaml())
@@ -115,8 +118,8 @@ def _start(status: Status, parallel: int) -> None:
         arguments.append("--train-only")
     if job.measures:
         arguments += ["--measure", str(job.base)]
-    threads = int(os.environ.get("OMP_NUM_THREADS") or max(1, usable_cores() // parallel))
-    status.process = start_worker(arguments, log=config.with_suffix(".log"), threads=threads)
+    status.worker = crew.free_worker()
+    status.worker.begin(arguments, log=config.with_suffix(".log"))
     status.state, status.began = "running", time.perf_counter()
 
 
@@ -165,38 +168,3 @@ def _table(statuses: Sequence[Status]) -> Group:
         )
     done = sum(status.state in {"done", "failed"} for status in statuses)
     return Group(table, f"{done} of {len(statuses)} runs")
-
-
-WORKER = "doubtless.bench.worker"
-PRELOADED = [WORKER, "torch._dynamo", "pytorch_metric_learning.samplers", "sklearn.metrics", "faiss"]
-
-
-def start_worker(arguments: Sequence[str], *, log: Path, threads: int) -> BaseProcess:
-    """``python -m doubtless.bench.worker ARGUMENTS`` with all it prints in `log`, without the wait for imports."""
-    wait_asleep()  # which the forking server reads when it loads its libraries
-    work = (list(arguments), str(log), threads)
-    process: BaseProcess
-    if sys.platform == "linux":
-        forking = multiprocessing.get_context("forkserver")
-        forking.set_forkserver_preload(PRELOADED)
-        process = forking.Process(target=_work, args=work)
-    else:  # forking a process that has loaded system libraries is not safe there
-        process = multiprocessing.get_context("spawn").Process(target=_work, args=work)
-    process.start()
-    return process
-
-
-def _work(arguments: list[str], log: str, threads: int) -> None:
-    import torch
-
-    from doubtless.bench import worker
-
-    written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(written, 1)
-    os.dup2(written, 2)
-    torch.set_num_threads(threads)
-    keep_freed()  # the process it was forked from is not the command line's
-    # Training on several devices starts this process's command again, once per device.
-    sys.modules["__main__"] = worker
-    sys.argv = [str(worker.__file__), *arguments]
-    worker.main(arguments)

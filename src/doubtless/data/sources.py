@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
@@ -100,8 +101,35 @@ def open_source(name: str, *, root: str | Path | None = None, progress: Progress
     kind = SOURCES.get(word)
     if bool(rest) != (":" in kind.form):
         raise InputError(f"The data source {word} is written {kind.form}, got {name!r}.")
-    opened = kind.open(SourceRequest(name, rest, data_root(root), progress))
-    return as_source(opened, name=name)
+    request = SourceRequest(name, rest, data_root(root), progress)
+    if (known := _KEPT.get((name, request.root))) is not None:
+        return known
+    source = as_source(kind.open(request), name=name)
+    if _keeping:
+        _KEPT[name, request.root] = source
+    return source
+
+
+_KEPT: dict[tuple[str, Path | None], Source] = {}
+_keeping = False
+
+
+@contextlib.contextmanager
+def kept_sources() -> Iterator[None]:
+    """Within, a source that was opened is kept with its prepared images; its files must stay as they are.
+
+    >>> with kept_sources():
+    ...     open_source("digits") is open_source("digits")
+    True
+    """
+    global _keeping
+    before, _keeping = _keeping, True
+    try:
+        yield
+    finally:
+        _keeping = before
+        if not before:
+            _KEPT.clear()
 
 
 def named_source(data: Any) -> tuple[Source, str]:
