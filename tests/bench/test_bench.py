@@ -66,6 +66,9 @@ def test_from_plan_to_comparison(suite: Path, tmp_path: Path, monkeypatch: pytes
     assert planned["estimated_seconds"] > 0
     assert not (tmp_path / "work").exists()
 
+    assert bench(suite, tmp_path, "--tune-only", "--jobs", "2").exit_code == 0
+    assert not list((tmp_path / "work").rglob("metrics.json"))  # no test image was measured
+    assert not (tmp_path / "out").exists()
     done = bench(suite, tmp_path, "--tune", "--jobs", "2", "--json")
     assert done.exit_code == 0, done.output
     tuned = yaml.safe_load((tmp_path / "tuned" / "tiny.yaml").read_text())["contrastive"]

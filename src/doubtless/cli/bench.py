@@ -27,6 +27,10 @@ def bench(
         list[str] | None, typer.Option(help="Only this method; several times for several.")
     ] = None,
     tune: Annotated[bool, typer.Option(help="First choose the grid's values on validation data.")] = False,
+    tune_only: Annotated[
+        bool,
+        typer.Option("--tune-only", help="Choose them and stop, to commit them before test data are seen."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the JSON and HTML.")] = Path("benchmarks/results"),
     work: Annotated[Path, typer.Option(help="Folder for the runs; finished ones are used again.")] = Path(
         "runs/bench"
@@ -66,10 +70,12 @@ def bench(
         typer.echo(f"drawn anew: {out / name}.html")
         return
     chosen = _narrowed(load_suite(suite), seeds, only)
-    if tune and not dry_run:
+    if (tune or tune_only) and not dry_run:
         for with_base in (False, True):  # a second stage starts from what was chosen for the first
             _tune(suite, chosen, work, data, jobs, with_base=with_base)
             chosen = _narrowed(load_suite(suite), seeds, only)
+        if tune_only:
+            return
     plan = plan_jobs(chosen, work, root=data)
     check_budgets(chosen, budgets_of(chosen))
     path = find_suite(suite)
