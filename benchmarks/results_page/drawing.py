@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.results_page import budgets, claims, looks
 from benchmarks.results_page.measured import Measured, read
@@ -103,7 +105,7 @@ def made_by(measured: Measured) -> str:
         [
             f"`{result['command']}`{device}, torch {versions['torch']}; {_span(seeds)} seeds per row;",
             f"{', '.join(sizes)}.",
-            _frozen(result.get("frozen")),
+            _frozen(result),
             f"Nothing was ever chosen on {untouched}."
             if untouched
             else "No out-of-distribution set is named on which nothing was ever chosen.",
@@ -117,9 +119,20 @@ def _span(numbers: set[int]) -> str:
     return str(min(numbers)) if len(numbers) == 1 else f"{min(numbers)} to {max(numbers)}"
 
 
-def _frozen(frozen: dict[str, object] | None) -> str:
-    """Whether settings were in a commit before the run; results from before this was recorded say nothing."""
+def _frozen(result: dict[str, Any]) -> str:
+    """Whether settings were in a commit before the run; results from before this was recorded say nothing.
+
+    A table that grew over several benches names each one's commit, with the number of its runs.
+    """
+    last = result.get("frozen")
+    said = Counter(_how_frozen(run.get("frozen", last)) for run in result["runs"])
+    if len(said) == 1:
+        return f"{next(iter(said))}."
+    return "; ".join(f"{how} ({count} runs)" for how, count in said.items()) + "."
+
+
+def _how_frozen(frozen: dict[str, object] | None) -> str:
     if frozen is None:
-        return "The commit its settings were in was not recorded yet."
+        return "The commit its settings were in was not recorded yet"
     how = "frozen in" if frozen["clean"] else "changed after"
-    return f"Settings {how} commit `{str(frozen['commit'])[:10]}`."
+    return f"Settings {how} commit `{str(frozen['commit'])[:10]}`"

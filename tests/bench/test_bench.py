@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from benchmarks.results_page.drawing import _frozen
 from doubtless.bench import load_suite, plan_jobs
 from doubtless.bench.comparison import _run_record
 from doubtless.bench.plan import plan_tuning, run_key
@@ -113,6 +115,51 @@ def test_from_plan_to_comparison(suite: Path, tmp_path: Path, monkeypatch: pytes
     assert bench(suite, tmp_path, "--redraw").exit_code == 0
     assert "it is made up" in drawn.read_text()  # from the numbers alone
     assert "<h3>Versions</h3>" in drawn.read_text()
+
+
+def test_a_table_grows_by_what_is_missing(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOUBTLESS_COMMIT", "1111111")
+    extended(suite, {"lam": {"base": "contrastive", "set": {"method": "lam-posthoc"}}})
+    first = bench(suite, tmp_path, "--only", "lam", "--seeds", "1")  # its base is made, and is no row
+    assert first.exit_code == 0, first.output
+    path = tmp_path / "out" / "tiny.json"
+    kept = json.loads(path.read_text())
+    assert [(run["method"], run["seed"]) for run in kept["runs"]] == [("lam", 0)]
+    kept["runs"][0]["measures"]["recall@1"]["value"] = 0.123  # what no run would give
+    path.write_text(json.dumps(kept))
+
+    shutil.rmtree(tmp_path / "work")  # as if on another machine
+    monkeypatch.setenv("DOUBTLESS_COMMIT", "2222222")
+    assert bench(suite, tmp_path, "--extend", "--seeds", "1", "--only", "lam").exit_code == 0
+    assert not (tmp_path / "work").exists()  # there was nothing to make
+    done = bench(suite, tmp_path, "--extend", "--jobs", "2")
+    assert done.exit_code == 0, done.output
+    result = json.loads(path.read_text())
+    assert [(run["method"], run["seed"]) for run in result["runs"]] == [
+        (method, seed) for seed in (0, 1) for method in ("raw", "contrastive", "lam")
+    ]
+    lam = [run for run in result["runs"] if run["method"] == "lam"]
+    assert lam[0]["measures"]["recall@1"]["value"] == 0.123
+    assert lam[0]["frozen"]["commit"] == "1111111"
+    assert "frozen" not in lam[1]
+    assert result["frozen"]["commit"] == "2222222"
+    mean = (0.123 + lam[1]["measures"]["recall@1"]["value"]) / 2
+    assert result["table"]["cells"]["lam"]["recall@1"]["mean"] == pytest.approx(mean)
+    assert "(5 runs); " in _frozen(result) or "(1 runs); " in _frozen(result)
+    shutil.rmtree(tmp_path / "work")
+    assert "has all 6 runs" in bench(suite, tmp_path, "--extend").output
+
+
+def test_the_network_of_a_chosen_setting_is_trained_once(suite: Path, tmp_path: Path) -> None:
+    assert bench(suite, tmp_path, "--tune-only", "--jobs", "2").exit_code == 0
+    tried = {file.parent.name: file for file in (tmp_path / "work" / "tuning").rglob("model.safetensors")}
+    done = bench(suite, tmp_path, "--seeds", "1", "--only", "contrastive")
+    assert done.exit_code == 0, done.output
+    (made,) = (tmp_path / "work" / "tiny").rglob("model.safetensors")
+    assert made.read_bytes() == tried[made.parent.name].read_bytes()
+    assert made.stat().st_mtime_ns == tried[made.parent.name].stat().st_mtime_ns  # copied, not made again
 
 
 def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> None:

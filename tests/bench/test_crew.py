@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.reference.tensor_files import contents
-from tests.reference.waiting import wait_until
 
 from doubtless.bench.crew import Crew, Worker
 from doubtless.files import write_text
 from doubtless.methods.configuration import make_config
+from tests.reference.tensor_files import contents
+from tests.reference.waiting import wait_until
 
 OF_THE_CLOCK = {"timing.json", "log.csv", "log.jsonl"}
 
@@ -27,11 +27,16 @@ def make(worker: Worker, config: Path, folder: Path) -> bool:
     """Whether the worker made the run."""
     worker.begin([str(config), str(folder)], log=folder.with_suffix(".log"))
     ended: list[bool] = []
-    wait_until(lambda: ended or [ended.append(said) for said in [worker.went_well()] if said is not None], seconds=120)
+    wait_until(
+        lambda: ended or [ended.append(said) for said in [worker.went_well()] if said is not None],
+        seconds=120,
+    )
     return ended[0]
 
 
-def test_a_run_is_the_same_after_another_one_in_its_process(tiny_config: dict[str, Any], tmp_path: Path) -> None:
+def test_a_run_is_the_same_after_another_one_in_its_process(
+    tiny_config: dict[str, Any], tmp_path: Path
+) -> None:
     first = configuration(tiny_config, "deterministic", tmp_path)
     second = configuration(tiny_config, "mc-dropout", tmp_path, dropout={"rate": 0.2, "samples": 4})
     with Crew(threads=1) as crew:
@@ -56,5 +61,5 @@ def test_what_fails_ends_the_process_and_says_why(tiny_config: dict[str, Any], t
         worker = crew.free_worker()
         assert not make(worker, broken, tmp_path / "broken")
         assert "does not take {'nonsense': 1}" in (tmp_path / "broken.log").read_text()
-        with pytest.raises(OSError, match=""):
+        with pytest.raises(BrokenPipeError):
             make(worker, broken, tmp_path / "again")

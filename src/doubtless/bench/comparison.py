@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from doubtless.bench.budgets import budgets_of, check_budgets
+from doubtless.bench.kept import KeptRuns
 from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import MADE_WITH, read_queries
@@ -35,21 +36,27 @@ from doubtless.runs import Run, open_run_data
 from doubtless.runs.report import image_lookup, versions
 
 REPLICATES = 2000
+SEVERAL = " and "  # between the versions of several machines
 DOUBT = "doubt"
 
 
-def read_results(jobs: Sequence[Job], *, metrics: Sequence[str] | None = None) -> list[MethodResult]:
-    """What was measured of every method that has a finished run, seeds in order.
+def read_results(
+    jobs: Sequence[Job], *, metrics: Sequence[str] | None = None, kept: KeptRuns | None = None
+) -> list[MethodResult]:
+    """What was measured of every method that has a finished run, seeds in order; a kept one has no queries.
 
     A run's combined doubt is a row of its own where it has any of the `metrics` that are shown; None: all are.
     """
     rows: dict[str, list[Evaluation]] = {}
     for job in jobs:
+        record = None if kept is None else kept.of(job)
         if job.is_done:
             evaluation = Evaluation.load(job.folder / "metrics.json")
             with_queries = replace(evaluation, queries=read_queries(job.folder / "queries.safetensors"))
             rows.setdefault(job.method, []).append(with_queries)
-    pictures = _pictures(jobs) if rows else None
+        elif record is not None:
+            rows.setdefault(job.method, []).append(Evaluation.from_json(record))
+    pictures = _pictures(jobs)
     results = []
     for name, seeds in rows.items():
         results.append(MethodResult(name, seeds, pictures))
@@ -133,17 +140,22 @@ def write_results(
     *,
     command: str = "",
     frozen: Mapping[str, Any] | None = None,
+    kept: KeptRuns | None = None,
 ) -> ComparisonTable:
-    """JSON and HTML of the suite, with everything needed to make them again.
+    """JSON and HTML of these runs of the suite, with everything needed to make them again.
 
     command  what one types for it
     frozen   the commit its settings were in before anything was measured (`frozen_settings`)
+    kept     runs of an earlier bench, for those whose folders are not there
     """
-    budgets = budgets_of(suite)
+    kept = kept or KeptRuns()
+    budgets = {
+        name: budget for name, budget in budgets_of(suite).items() if name in {job.method for job in jobs}
+    }
     check_budgets(suite, budgets)
-    rows = read_results(jobs, metrics=suite.metrics)
+    rows = read_results(jobs, metrics=suite.metrics, kept=kept)
     table = make_table(suite, rows)
-    made_with = _made_with(jobs)
+    made_with = _made_with(jobs, kept)
     write_json(
         folder / f"{suite.name}.json",
         {
@@ -152,7 +164,7 @@ def write_results(
             "title": suite.title,
             "command": command,
             "versions": made_with,
-            "seeds": suite.seeds,
+            "seeds": list(dict.fromkeys(job.seed for job in jobs)),
             "tuned": suite.tuned,
             "trials": suite.trials,
             "budgets": {name: asdict(budget) for name, budget in budgets.items()},
@@ -160,7 +172,7 @@ def write_results(
             "frozen": frozen,
             "published": None if suite.published is None else suite.published.model_dump(),
             "table": table.to_json(),
-            "runs": [_run_record(job) for job in jobs if job.is_done],
+            "runs": [record for job in jobs if (record := _record(job, kept)) is not None],
         },
     )
     write_comparison(
@@ -201,12 +213,24 @@ def redraw_results(name: str, folder: Path) -> ComparisonTable:
     return table
 
 
-def _made_with(jobs: Sequence[Job]) -> dict[str, str]:
+def _made_with(jobs: Sequence[Job], kept: KeptRuns) -> dict[str, str]:
     """Versions and device that measured the runs, which need not be those that draw the table; all, if several."""
     records = [read_json(file) for job in jobs if job.is_done and (file := job.folder / MADE_WITH).exists()]
+    if any(kept.of(job) is not None and not job.is_done for job in jobs):
+        records.insert(0, dict(kept.versions))
     names = list(dict.fromkeys(name for record in records for name in record))
-    values = {name: dict.fromkeys(record[name] for record in records if name in record) for name in names}
-    return {name: " and ".join(several) for name, several in values.items()} or versions()
+    values = {
+        name: dict.fromkeys(
+            value for record in records if name in record for value in record[name].split(SEVERAL)
+        )
+        for name in names
+    }
+    return {name: SEVERAL.join(several) for name, several in values.items()} or versions()
+
+
+def _record(job: Job, kept: KeptRuns) -> dict[str, Any] | None:
+    """One run's numbers, from its folder or from where they are kept; None where it is still to be made."""
+    return _run_record(job) if job.is_done else kept.of(job)
 
 
 def _run_record(job: Job) -> dict[str, Any]:
@@ -275,7 +299,10 @@ def _say(compared: PairedComparison, best: str, metric: str) -> str | None:
 
 
 def _pictures(jobs: Sequence[Job]) -> Any:
-    job = next(job for job in jobs if job.is_done)
+    """The test images, as the first run that is at hand divides them; None where none is."""
+    job = next((job for job in jobs if job.is_done), None)
+    if job is None:
+        return None
     run = Run(job.folder)
     data = open_run_data(job.config, split=run.split)
     return image_lookup(data.test, None)

@@ -93,6 +93,8 @@ class Job:
     """The run that must be finished before this one can start."""
     measures: bool = False
     """Nothing is trained: the base is measured once more, in another way."""
+    trained: Path | None = None
+    """Where `--tune` leaves the same network, if this is one of the settings it compares."""
 
     @property
     def name(self) -> str:
@@ -147,9 +149,18 @@ def _job(
     if row.base is not None:
         extra["base"] = str(base)
     config = suite.config(method, seed, extra=extra)
-    place = work / "tuning" if tuning else work
-    folder = place / suite.name / f"{method}-{run_key(config)}"
-    return Job(method, seed, config, folder, dict(tuning or {}), base, measures=row.of is not None)
+    name = f"{method}-{run_key(config)}"
+    in_tuning, in_table = (place / suite.name / name for place in (work / "tuning", work))
+    return Job(
+        method,
+        seed,
+        config,
+        in_tuning if tuning else in_table,
+        dict(tuning or {}),
+        base,
+        measures=row.of is not None,
+        trained=None if tuning or row.of is not None else in_tuning,
+    )
 
 
 def run_key(config: Config) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -111,6 +112,7 @@ def _is_ready(status: Status) -> bool:
 
 def _start(status: Status, crew: Crew) -> None:
     job = status.job
+    _take_from_tuning(job)
     config = job.folder.parent / "configs" / f"{job.folder.name}.yaml"
     write_text(config, job.config.to_yaml())
     arguments = [str(config), str(job.folder)]
@@ -121,6 +123,16 @@ def _start(status: Status, crew: Crew) -> None:
     status.worker = crew.free_worker()
     status.worker.begin(arguments, log=config.with_suffix(".log"))
     status.state, status.began = "running", time.perf_counter()
+
+
+def _take_from_tuning(job: Job) -> None:
+    """A network that was trained to choose a value is that of the run with this value: it has the same key."""
+    if job.trained is None or job.folder.exists() or not Run(job.trained).is_finished:
+        return
+    copied = job.folder.with_name(f".{job.folder.name}")  # whole, or not there
+    shutil.rmtree(copied, ignore_errors=True)
+    shutil.copytree(job.trained, copied, ignore=shutil.ignore_patterns("*.ckpt"))
+    copied.rename(job.folder)
 
 
 def _last_words(job: Job) -> str:

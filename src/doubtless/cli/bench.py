@@ -31,6 +31,10 @@ def bench(
         bool,
         typer.Option("--tune-only", help="Choose them and stop, to commit them before test data are seen."),
     ] = False,
+    extend: Annotated[
+        bool,
+        typer.Option("--extend", help="Take runs from the JSON in --out by their keys; make the others."),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for the JSON and HTML.")] = Path("benchmarks/results"),
     work: Annotated[Path, typer.Option(help="Folder for the runs; finished ones are used again.")] = Path(
         "runs/bench"
@@ -57,6 +61,7 @@ def bench(
     from doubtless.bench.budgets import budgets_of, check_budgets
     from doubtless.bench.comparison import redraw_results, write_results
     from doubtless.bench.frozen import frozen_settings
+    from doubtless.bench.kept import KeptRuns, jobs_to_make, kept_runs
     from doubtless.bench.suite import find_suite, tuned_path
     from doubtless.cli.tables import comparison_csv, print_comparison, print_json, recorded_command
 
@@ -76,16 +81,24 @@ def bench(
             chosen = _narrowed(load_suite(suite), seeds, only)
         if tune_only:
             return
-    plan = plan_jobs(chosen, work, root=data)
-    check_budgets(chosen, budgets_of(chosen))
+    whole = load_suite(suite)
+    every = plan_jobs(whole, work, root=data)
+    kept = kept_runs(out / f"{whole.name}.json") if extend else KeptRuns()
+    wanted = [job for job in every if job.method in chosen.methods and job.seed in chosen.seeds]
+    plan = jobs_to_make(wanted, every, kept)
+    check_budgets(whole, budgets_of(whole))
     path = find_suite(suite)
     frozen = frozen_settings([path, tuned_path(path)])  # before anything is measured
     if dry_run:
         _print_plan(plan, jobs, json=json, csv=csv)
         return
+    if not plan:
+        typer.echo(f"{out / whole.name}.json has all {len(wanted)} runs.", err=True)
+        return
     failed = [status for status in run_suite(plan, parallel=jobs) if status.state == "failed"]
     if any(job.is_done for job in plan):
-        table = write_results(chosen, plan, out, command=recorded_command(), frozen=frozen)
+        shown, command = every if extend else wanted, recorded_command()
+        table = write_results(whole, shown, out, command=command, frozen=frozen, kept=kept)
         if json:
             print_json(table.to_json())
         elif csv:
