@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from doubtless.errors import InputError
 from doubtless.laplace import contrastive_ggn, contrastive_ggn_sums, pair_weight_matrix
+from doubtless.laplace.curvature import FEW_OUTPUTS
 from doubtless.losses import contrastive_loss
 from tests.reference.curvature import brute_force_ggn, pair_weight
 
@@ -309,6 +310,30 @@ def test_fixed_has_no_dynamic_shapes() -> None:
         assert (of_weight.shape, of_bias.shape) == ((4, 5), (4,))
         with pytest.raises(DynamicOutputShapeException):
             contrastive_ggn(*shapes, margin=1.2, approximation="full")  # its pairs have to be counted
+
+
+@pytest.mark.parametrize("approximation", ["positive", "full"])
+def test_a_gpu_is_not_asked_which_pairs_count_where_outputs_are_few(approximation: str) -> None:
+    with FakeTensorMode():
+        features, labels = torch.empty(7, 5, device="cuda"), torch.zeros(7, dtype=torch.long, device="cuda")
+        few, many = (torch.empty(dim, 5, device="cuda") for dim in (FEW_OUTPUTS, FEW_OUTPUTS + 1))
+        of_weight, _ = contrastive_ggn(features, few, None, labels, margin=1.2, approximation=approximation)
+        assert of_weight.shape == few.shape
+        with pytest.raises(DynamicOutputShapeException):
+            contrastive_ggn(features, many, None, labels, margin=1.2, approximation=approximation)
+
+
+@pytest.mark.parametrize("geometry", ["arccos", "euclidean"])
+@pytest.mark.parametrize("reading", [-1000, 1000], ids=["some pairs", "all pairs"])
+def test_some_pairs_and_all_pairs_come_to_the_same(
+    geometry: str, reading: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("doubtless.laplace.curvature.READING", reading)
+    features, weight, bias, labels = a_batch()
+    for approximation in ("positive", "full"):
+        assert_equals_brute_force(
+            features, weight, bias, labels, geometry=geometry, approximation=approximation
+        )
 
 
 @every_variant

@@ -54,6 +54,12 @@ def test_every_method_that_says_so_replays(config, tmp_path: Path, monkeypatch, 
     assert _apart_by(config, tmp_path, monkeypatch) < 0.02
 
 
+@pytest.mark.parametrize("approximation", ["positive", "full"])
+def test_cross_terms_of_few_outputs_replay(config, tmp_path: Path, monkeypatch, approximation: str) -> None:
+    config = {**config, "method": "lam-online", "laplace": {"approximation": approximation}}
+    assert _apart_by(config, tmp_path, monkeypatch) < 0.02
+
+
 def test_half_precision_replays(config, tmp_path: Path, monkeypatch) -> None:
     config = {**config, "training": {**config["training"], "precision": "bf16"}}
     assert _apart_by(config, tmp_path, monkeypatch) < 0.1

@@ -40,6 +40,11 @@ from doubtless.losses.contrastive import Reduction
 Geometry = Literal["arccos", "euclidean", "linear"]
 Approximation = Literal["fixed", "positive", "full"]
 
+FEW_OUTPUTS = 64
+"""Up to so many a GPU goes through all pairs rather than ask which of them count."""
+READING = 32
+"""What reading the features of one pair costs, in outputs that are worked out meanwhile; measured on a CPU."""
+
 
 def contrastive_ggn(
     features: Tensor,
@@ -237,10 +242,40 @@ def _add_cross_terms(points: _Points, pairs: Tensor, of_weight: Tensor, of_bias:
     if of_bias is not None:
         of_bias.addmm_(spread.T, (pairs @ points.inverse_norm).mul_(points.inverse_norm))
     del spread
-    # −2 Σ_{i<j} y c (u_i∘u_j) ⊗ (g_i∘g_j): pairs with y ≠ 0 only, as many at a time as fit in little memory.
+    # −2 Σ_{i<j} y c (u_i∘u_j) ⊗ (g_i∘g_j)
+    coefficient = (points.unit @ points.unit.T).mul_(pairs)
+    if asks_the_device(dim := points.unit.shape[1], coefficient.device):
+        chosen = coefficient.triu(1).view(-1).nonzero().squeeze(1)
+        if len(chosen) * (dim + READING) < dim * coefficient.numel():
+            _add_chosen_pairs(points, coefficient, chosen, of_weight, of_bias)
+            return
+    _add_every_pair(points, coefficient, of_weight, of_bias)
+
+
+def asks_the_device(dim: int, device: torch.device) -> bool:
+    """Whether cross terms look up which pairs count: a GPU answers slowly, and no recording of a step can hold it.
+
+    Where there are few outputs a GPU goes through all pairs instead, which takes it less time than reading some.
+    """
+    return device.type == "cpu" or dim > FEW_OUTPUTS
+
+
+def _add_every_pair(points: _Points, coefficient: Tensor, of_weight: Tensor, of_bias: Tensor | None) -> None:
+    """−Σ_ij (y c)_ij (u_i g_i)(u_j g_j), output by output: a product of (B, B) and (B, F) each."""
+    for output, unit in enumerate(points.unit.T.unsqueeze(2)):  # (B, 1)
+        scaled = points.scaled * unit  # (B, F)
+        of_weight[output] -= (coefficient @ scaled).mul_(scaled).sum(0)
+        if of_bias is not None:
+            alone = points.inverse_norm * unit  # (B, 1)
+            of_bias[output] -= (coefficient @ alone).mul_(alone).sum(0)
+
+
+def _add_chosen_pairs(
+    points: _Points, coefficient: Tensor, chosen: Tensor, of_weight: Tensor, of_bias: Tensor | None
+) -> None:
+    """The same over i < j with y ≠ 0 only, as many pairs at a time as fit in little memory."""
     batch, dim = points.unit.shape
-    coefficient = (points.unit @ points.unit.T).mul_(pairs).triu_(1).view(-1)
-    chosen = coefficient.nonzero().squeeze(1)
+    coefficient = coefficient.view(-1)
     for part in chosen.split(_pairs_at_a_time(batch, dim, points.scaled.shape[1])):
         first, second = part // batch, part % batch
         left = points.unit[first].mul_(points.unit[second]).mul_(coefficient[part].unsqueeze(1))

@@ -81,7 +81,8 @@ def contrastive_step(
     `chosen` are the pairs that count: symmetric booleans (B, B), or see `chosen_pairs`. Averages run over them, or
     over the active ones among them (`reduction`). `curvature_negative_weight` and `curvature_reduction` weigh the
     curvature apart from the loss (eq. 10 of LAM); None: alike. With plain distances the curvature is that of
-    squared ones all the same, as in LAM's published code. Nothing is read back to the host with `fixed`.
+    squared ones all the same, as in LAM's published code. Nothing is read back to the host with `fixed`, nor
+    with the others on a GPU where there are few outputs (`asks_the_device`).
     Under autocast the outputs are of lower precision, the rest is not.
     """
     _check(features, weight, bias, geometry=geometry, approximation=approximation)

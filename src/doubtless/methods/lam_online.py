@@ -24,6 +24,7 @@ from doubtless.data.loading import Batch
 from doubtless.distributed import gather
 from doubtless.errors import InputError
 from doubtless.laplace import ContrastiveStep, contrastive_step
+from doubtless.laplace.curvature import asks_the_device
 from doubtless.losses.contrastive import Pairs
 from doubtless.methods.base import DataSpec, Losses, Method, Subset
 from doubtless.methods.laplace_head import (
@@ -72,11 +73,11 @@ class LamOnline(Method):
 
     @property
     def repeats_its_step(self) -> bool:
-        """With a diagonal of the approximation `fixed`, without a miner: else only pairs that count are gone
-        through, or some steps find eigenvectors and others do not."""
+        """With a diagonal of the approximation `fixed`, or of few outputs, without a miner: else only pairs that
+        count are gone through, or some steps find eigenvectors and others do not."""
         options = self.laplace.options
-        fixed = options.approximation == "fixed" and options.covariance == "diagonal"
-        return self.miner is None and fixed
+        alike = options.approximation == "fixed" or not asks_the_device(self.head.out_features, self.device)
+        return self.miner is None and options.covariance == "diagonal" and alike
 
     def distribution(self, features: Tensor) -> dict[str, Tensor]:
         """The predictive of the head's posterior: location and variance (n, D)."""
