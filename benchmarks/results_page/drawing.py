@@ -56,6 +56,10 @@ def sections(page: Page, measured: Measured, *, first: bool) -> Iterator[str]:
     level = "##" if first else "###"
     if not first:
         yield f"## `{suite}`: {measured.result['title']}"
+    if suite in page.ablations:
+        yield tables.compact()
+        yield made_by(measured)
+        return
     yield f"{level} Retrieval"
     yield tables.retrieval()
     if calibration := tables.calibration():

@@ -11,6 +11,14 @@ from benchmarks.results_page.pages import CALIBRATION, FLOORS, Page
 from benchmarks.results_page.writing import cell, number, table
 
 REWEIGHTED, BALANCED, PRECISION = "ood_auprc_reweighted", "ood_auprc_balanced", "ood_auprc"
+COMPACT = {
+    "R@1": "recall@1",
+    "mAP@R": "map@r",
+    "ECE as is": "ece",
+    "ECE tuned": "ece_tuned",
+    "error AUROC": "error_auroc",
+    "AUSC": "ausc",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,11 @@ class Tables:
             if any(self.measured.cells(metric, [OWN]))
         }
         return self._plain(columns) if columns else ""
+
+    def compact(self) -> str:
+        """What every row has of its own in one table: for rows that differ in one thing each."""
+        strangers = {f"OOD AUROC, {name}": f"ood_auroc/{name}" for name in self.measured.ood}
+        return self._plain({**COMPACT, **strangers})
 
     def _plain(self, columns: Mapping[str, str]) -> str:
         rows = []

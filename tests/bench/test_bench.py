@@ -370,7 +370,7 @@ def test_shipped_suites_are_valid(path: Path) -> None:
 
 
 def test_bad_suites_are_sentences(suite: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="did you mean 'open-omniglot'"):
+    with pytest.raises(InputError, match="did you mean 'omniglot-equal'"):
         load_suite("omniglott", folder=SUITES)
     with pytest.raises(InputError, match="There is no suite"):
         load_suite(tmp_path / "none.yaml")

@@ -31,6 +31,8 @@ METRICS = {
     "its floor": "ece_floor",
     "ECE tuned": "ece_tuned",
     "the tuned one's floor": "ece_tuned_floor",
+    "error AUROC": "error_auroc",  # of an ablation, whose own measures are in one table
+    "AUSC": "ausc",
 }
 
 
@@ -79,6 +81,8 @@ def tables_of(page: Page, suite: str) -> list[tuple[str, list[str], list[list[st
 
 def metric_of(heading: str, column: str) -> tuple[str, str]:
     """Measure and source of a cell, by what the page says above it."""
+    if stranger := re.match(r"OOD AUROC, ([\w-]+)", column):
+        return f"ood_auroc/{stranger[1]}", "own"
     if not re.match(r"[◧▦] ", column):
         return METRICS[column], "own"
     if auroc := re.match(r"Out of distribution: AUROC, ([\w-]+)", heading):
