@@ -88,14 +88,17 @@ def write_text(path: str | Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Writes plain values as indented JSON; NaN and infinities are refused, since JSON has no word for them.
+def write_json(path: str | Path, value: Any, *, compact: bool = False) -> None:
+    """Writes plain values as JSON; NaN and infinities are refused, since JSON has no word for them.
+
+    Indented, for people to read and compare; `compact`, half as long, where there are tens of thousands of numbers.
 
     >>> write_json("answer.json", {"probability": 0.9})
     >>> read_json("answer.json")
     {'probability': 0.9}
     """
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    write_text(path, json.dumps(value, allow_nan=False, **layout) + "\n")
 
 
 def read_json(path: str | Path) -> Any:

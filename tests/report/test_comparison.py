@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from scipy.stats import rankdata
 from doubtless.errors import InputError
 from doubtless.evaluation.result import Evaluation, Measure
 from doubtless.report import Cell, ComparisonTable, MethodResult, compare_methods, write_comparison
+from doubtless.report.comparison import with_free
 from doubtless.report.comparison_table import Footnotes
 from tests.report.example import example, methods, pictures
 
@@ -124,11 +126,24 @@ def test_learned_uncertainty_that_loses_to_a_free_one_says_so(tmp_path: Path) ->
     rows = [MethodResult("a", [Evaluation({"error_auroc": Measure(0.7)}, baselines=free)])]
     write_comparison(tmp_path / "c.html", title="t", rows=rows)
     html = (tmp_path / "c.html").read_text()
-    assert "does not beat the best free baseline" in html
+    assert "does not beat the best free signal" in html
     assert '<span class="warning">free distance: 0.800</span>' in html  # in the tile too
     rows = [MethodResult("a", [Evaluation({"error_auroc": Measure(0.9)}, baselines=free)])]
     write_comparison(tmp_path / "c.html", title="t", rows=rows)
     assert "does not beat" not in (tmp_path / "c.html").read_text()
+
+
+def test_parts_of_the_doubt_are_free_and_the_doubt_has_a_row_of_its_own() -> None:
+    baselines = {"distance": {"error_auroc": Measure(0.8)}}
+    doubts = {"disagreement": {"error_auroc": Measure(0.85)}, "doubt": {"error_auroc": Measure(0.9)}}
+    row = MethodResult("a", [Evaluation({"error_auroc": Measure(0.7)}, baselines=baselines, doubts=doubts)])
+    table = compare_methods([row])
+    cell = table.cells["a"]["error_auroc"]
+    assert (cell.free_name, cell.free) == ("disagreement", 0.85)
+    older = ComparisonTable(
+        table.metrics, {"a": {"error_auroc": replace(cell, free=0.8, free_name="distance", significant="so")}}
+    )
+    assert with_free(older, [row]).cells["a"]["error_auroc"] == replace(cell, significant="so")
 
 
 def test_numbers_are_in_the_page_as_json(tmp_path: Path) -> None:

@@ -31,13 +31,12 @@ from doubtless.report import (
     redraw_comparison,
     write_comparison,
 )
-from doubtless.report.comparison import WITH_DOUBT
+from doubtless.report.comparison import COMBINED, WITH_DOUBT, with_free
 from doubtless.runs import Run, open_run_data
 from doubtless.runs.report import image_lookup, versions
 
 REPLICATES = 2000
 SEVERAL = " and "  # between the versions of several machines
-DOUBT = "doubt"
 
 
 def read_results(
@@ -60,7 +59,7 @@ def read_results(
     results = []
     for name, seeds in rows.items():
         results.append(MethodResult(name, seeds, pictures))
-        found_by_doubt = [seed.doubts.get(DOUBT, {}) for seed in seeds]
+        found_by_doubt = [seed.doubts.get(COMBINED, {}) for seed in seeds]
         if all(measures and (metrics is None or set(metrics) & set(measures)) for measures in found_by_doubt):
             results.append(MethodResult(name + WITH_DOUBT, [_by_doubt(seed) for seed in seeds]))
     return results
@@ -71,9 +70,9 @@ def _by_doubt(evaluation: Evaluation) -> Evaluation:
     queries = evaluation.queries
     if queries is not None:
         queries = QueryRecord(
-            queries.index, queries.neighbor, queries.correct, queries.values[f"doubt/{DOUBT}"], {}
+            queries.index, queries.neighbor, queries.correct, queries.values[f"doubt/{COMBINED}"], {}
         )
-    return Evaluation(dict(evaluation.doubts[DOUBT]), counts=evaluation.counts, queries=queries)
+    return Evaluation(dict(evaluation.doubts[COMBINED]), counts=evaluation.counts, queries=queries)
 
 
 def make_table(suite: Suite, rows: Sequence[MethodResult]) -> ComparisonTable:
@@ -174,6 +173,7 @@ def write_results(
             "table": table.to_json(),
             "runs": [record for job in jobs if (record := _record(job, kept)) is not None],
         },
+        compact=True,
     )
     write_comparison(
         folder / f"{suite.name}.html",
@@ -189,7 +189,10 @@ def write_results(
 
 
 def redraw_results(name: str, folder: Path) -> ComparisonTable:
-    """The suite's page from the JSON beside it, drawn anew or for the first time; the runs need not be at hand."""
+    """The suite's page from the JSON beside it, drawn anew or for the first time; the runs need not be at hand.
+
+    What is free is looked up again in the runs' numbers, and noted in the JSON's table.
+    """
     path = folder / f"{name}.json"
     if not path.is_file():
         raise InputError(f"There is no {path}; `doubtless bench {name}` writes it.")
@@ -204,6 +207,8 @@ def redraw_results(name: str, folder: Path) -> ComparisonTable:
         else MethodResult(row, [_by_doubt(seed) for seed in seeds[row.removesuffix(WITH_DOUBT)]])
         for row in table.cells
     ]
+    table = with_free(table, rows)
+    write_json(path, {**result, "table": table.to_json()}, compact=True)
     drawn, title = path.with_suffix(".html"), result["title"]
     if drawn.is_file():
         redraw_comparison(drawn, title=title, rows=rows, table=table)

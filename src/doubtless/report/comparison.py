@@ -22,7 +22,9 @@ from doubtless.metrics.measure import Measure
 from doubtless.report.images import ImageLookup
 from doubtless.report.page import json_block
 
-WITH_DOUBT = " + doubt"
+COMBINED = "doubt"
+"""The doubt made of all signals, among an evaluation's doubts; the others are its free parts."""
+WITH_DOUBT = f" + {COMBINED}"
 """Behind the name of a method in the row that has the combined doubt in place of its own uncertainty."""
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -53,7 +55,7 @@ class Cell:
     significant: str | None = None  # a sentence: "better than deterministic (paired bootstrap, p = 0.01)"
     published: float | None = None
     not_comparable: str | None = None  # why the published number measures something else
-    free: float | None = None  # the best of the method's free baselines, mean over seeds
+    free: float | None = None  # the best of the free signals around the method, mean over seeds
     free_name: str | None = None
 
 
@@ -130,6 +132,19 @@ def compare_methods(
                     not_comparable=not_comparable.get(metric, not_comparable.get(name)),
                 )
     return ComparisonTable(metrics, cells)
+
+
+def with_free(table: ComparisonTable, rows: Sequence[MethodResult]) -> ComparisonTable:
+    """The table with the best free signal of each cell as `compare_methods` finds it now; all else stays."""
+    now = compare_methods(rows, metrics=table.metrics).cells
+    cells = {
+        method: {
+            metric: replace(cell, free=now[method][metric].free, free_name=now[method][metric].free_name)
+            for metric, cell in row.items()
+        }
+        for method, row in table.cells.items()
+    }
+    return replace(table, cells=cells)
 
 
 def write_comparison(
@@ -250,12 +265,12 @@ def _cell(row: MethodResult, metric: str) -> Cell | None:
 
 
 def _best_free(row: MethodResult, metric: str) -> tuple[str | None, float | None]:
-    """The free baseline with the best mean over seeds: what a learned uncertainty has to beat."""
+    """The free signal with the best mean over seeds, of the picture or the gallery: what has to be beaten."""
     values: dict[str, list[float]] = {}
     for seed in row.evaluations:
-        for name, baseline in seed.baselines.items():
-            if metric in baseline and math.isfinite(baseline[metric].value):
-                values.setdefault(name, []).append(baseline[metric].value)
+        for name, signal in {**seed.baselines, **seed.doubts}.items():
+            if name != COMBINED and metric in signal and math.isfinite(signal[metric].value):
+                values.setdefault(name, []).append(signal[metric].value)
     best: tuple[str | None, float | None] = (None, None)
     for name, of_seeds in values.items():
         mean = statistics.fmean(of_seeds)

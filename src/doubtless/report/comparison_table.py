@@ -138,13 +138,14 @@ def _explained(compared: ComparisonTable) -> str:
     cells = [cell for row in compared.cells.values() for cell in row.values()]
     sentences = ["Mean ± standard deviation over seeds; ● marks the best mean of the methods shown."]
     if any(not math.isfinite(cell.mean) and cell.free is not None for cell in cells):
-        sentences.append("In italics: the best free baseline, where a method learns no uncertainty.")
+        sentences.append("In italics: the best free signal, where a method learns no uncertainty.")
     if any(cell.significant for cell in cells):
         sentences.append(
             f"{SIGNIFICANT}: more than chance; what was compared is shown under the pointer and in the JSON."
         )
     sentences.append(
-        "In small print: rank (#) among all methods, best free baseline of the same embedding, a paper's number."
+        "In small print: rank (#) among all methods, best free signal of the same embedding, be it of the picture "
+        "or of the gallery, a paper's number."
     )
     return " ".join(sentences)
 
@@ -178,7 +179,7 @@ def _is_beaten(cell: Cell, metric: str) -> bool:
 
 
 _NOT_BEATEN = (
-    "The learned uncertainty does not beat the best free baseline of the same embedding (small print)."
+    "The learned uncertainty does not beat the best free signal of the same embedding (small print)."
 )
 
 
