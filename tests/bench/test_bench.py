@@ -77,6 +77,11 @@ def test_from_plan_to_comparison(suite: Path, tmp_path: Path, monkeypatch: pytes
     scores = {entry["training.lr"]: entry["score"] for entry in tuned["tried"]}
     assert tuned["chosen"]["training.lr"] == max(scores, key=lambda lr: scores[lr])
 
+    tried = {file.parent.name: file for file in (tmp_path / "work" / "tuning").rglob("model.safetensors")}
+    made = {file.parent.name: file for file in (tmp_path / "work" / "tiny").rglob("model.safetensors")}
+    (again,) = tried.keys() & made.keys()  # of the first seed with the chosen value
+    assert made[again].stat().st_mtime_ns == tried[again].stat().st_mtime_ns  # copied, not trained anew
+
     result = json.loads((tmp_path / "out" / "tiny.json").read_text())
     cell = result["table"]["cells"]["contrastive"]["recall@1"]
     by_hand = [
@@ -150,16 +155,6 @@ def test_a_table_grows_by_what_is_missing(
     assert "(5 runs); " in _frozen(result) or "(1 runs); " in _frozen(result)
     shutil.rmtree(tmp_path / "work")
     assert "has all 6 runs" in bench(suite, tmp_path, "--extend").output
-
-
-def test_the_network_of_a_chosen_setting_is_trained_once(suite: Path, tmp_path: Path) -> None:
-    assert bench(suite, tmp_path, "--tune-only", "--jobs", "2").exit_code == 0
-    tried = {file.parent.name: file for file in (tmp_path / "work" / "tuning").rglob("model.safetensors")}
-    done = bench(suite, tmp_path, "--seeds", "1", "--only", "contrastive")
-    assert done.exit_code == 0, done.output
-    (made,) = (tmp_path / "work" / "tiny").rglob("model.safetensors")
-    assert made.read_bytes() == tried[made.parent.name].read_bytes()
-    assert made.stat().st_mtime_ns == tried[made.parent.name].stat().st_mtime_ns  # copied, not made again
 
 
 def test_a_failed_run_does_not_stop_the_rest(suite: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from doubtless.cli import app
 from doubtless.embedding import Embedding
 from doubtless.errors import InputError
-from doubtless.evaluation.url import read_human_labels, spearman, url_figures
+from doubtless.evaluation.url import read_human_labels, url_figures
+from doubtless.metrics.ranking import spearman
 from doubtless.runs import Run
 from doubtless.runs.url import measure_url
 

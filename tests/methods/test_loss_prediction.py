@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from doubtless.losses import neighbor_loss_per_image
 from doubtless.methods.configuration import make_config
-from doubtless.methods.loss_prediction import positive
+from doubtless.methods.loss_prediction import FEWEST, FOLDS, _folds, _Lesson, positive
 from doubtless.metrics.uncertainty import error_auroc
 from doubtless.runs import Run, embed_images, open_run_data
 from doubtless.search.neighbors import nearest
@@ -63,29 +63,48 @@ def test_uncertainty_knows_which_unseen_images_go_wrong(run: Run) -> None:
 
 def test_head_ranks_the_losses_it_was_given(run: Run) -> None:
     data = open_run_data(run.config, split=run.split)
-    embedding = embed_images(run.load_method(), data.validation)
-    loss = neighbor_loss_per_image(embedding.location, data.validation.labels)
+    targets = json.loads((run.path / "model.json").read_text())["record"]["targets"]
+    given = {"train": data.train, "validation": data.validation}[targets]
+    embedding = embed_images(run.load_method(), given)
+    loss = neighbor_loss_per_image(embedding.location, given.labels)
     ranks = torch.stack([value.argsort().argsort().double() for value in (loss, embedding.uncertainty)])
     assert float(torch.corrcoef(ranks)[0, 1]) > 0.8
 
 
-@pytest.mark.parametrize(
-    ("split", "chosen", "expected"),
-    [
-        ("closed", "auto", "validation"),
-        ("given", "auto", "train"),
-        ("open", "auto", "train"),
-        ("closed", "train", "train"),
-        ("open", "validation", "validation"),
-    ],
-)
-def test_targets_follow_the_split_unless_named(
-    tiny_config, run: Run, split: str, chosen: str, expected: str
+def test_of_two_teachers_the_better_one_is_chosen_and_trying_leaves_no_trace(
+    run: Run, tmp_path: Path
 ) -> None:
-    config = {**copy.deepcopy(tiny_config), "method": "loss-prediction", "head": {"targets": chosen}}
-    config["data"]["split"] = split
-    made = type(run.load_method())(make_config(config), run.load_method().spec)
-    assert made.targets == expected
+    """`auto` ends with the very head that naming its choice gives."""
+    record = json.loads((run.path / "model.json").read_text())["record"]
+    agreement = record["agreement"]
+    assert agreement.keys() == {"train", "validation"}
+    assert all(-1 <= value <= 1 for value in agreement.values())
+    assert record["targets"] == max(agreement, key=lambda name: agreement[name])
+    values = {**run.config.to_dict(), "base": str(run.path / "base")}
+    named = train_run(
+        make_config({**values, "head": {**values["head"], "targets": record["targets"]}}),
+        tmp_path / "named",
+        quiet=True,
+    )
+    heads = [made.load_method().second.state_dict() for made in (run, named)]
+    assert all(torch.equal(value, heads[1][name]) for name, value in heads[0].items())
+    assert "agreement" not in json.loads((named.path / "model.json").read_text())["record"]
+
+
+def test_folds_share_no_label_in_an_open_set() -> None:
+    labels = torch.arange(12).repeat_interleave(4)
+    for seed in range(5):
+        fold = _folds(labels, whole_labels=True, seed=seed)
+        assert all(len(set(fold[labels == label].tolist())) == 1 for label in range(12))
+        assert sorted(fold.bincount().tolist()) == [8, 8, 8, 12, 12]
+    assert sorted(_folds(labels, whole_labels=False, seed=0).bincount().tolist()) == [9, 9, 10, 10, 10]
+
+
+def test_of_few_validation_images_nothing_is_said(run: Run) -> None:
+    method = run.load_method()
+    few = FOLDS * FEWEST - 1
+    lesson = _Lesson(torch.zeros(few, 4), torch.zeros(few))
+    assert method._agreements(lesson, lesson, torch.arange(few) % 2) == {}
 
 
 def test_targets_decide_what_is_learned_and_are_recorded(tiny_config, tiny_run: Path, tmp_path: Path) -> None:

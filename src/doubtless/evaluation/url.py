@@ -21,6 +21,7 @@ from doubtless.embedding import Embedding
 from doubtless.errors import InputError
 from doubtless.evaluation.setting import check_labels
 from doubtless.metrics.ood import auroc
+from doubtless.metrics.ranking import spearman
 from doubtless.metrics.uncertainty import error_auroc
 from doubtless.search.neighbors import nearest
 
@@ -117,17 +118,6 @@ def read_human_labels(path: str | Path) -> Tensor:
     return counts / counts.sum(1, keepdim=True)
 
 
-def spearman(first: Tensor, second: Tensor) -> float:
-    """Spearman's rank correlation of two (n,), equal values sharing their mean rank; NaN where one never varies.
-
-    >>> round(spearman(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 5.0, 5.0])), 4)
-    0.866
-    """
-    ranks = [_mean_ranks(values) for values in (first, second)]
-    a, b = (rank - rank.mean() for rank in ranks)
-    return float((a @ b) / (a.norm() * b.norm()))
-
-
 def _human(doubt: Tensor, labels: Tensor, human: Tensor) -> tuple[float, float]:
     if len(human) != len(labels):
         raise InputError(
@@ -149,9 +139,3 @@ def _human(doubt: Tensor, labels: Tensor, human: Tensor) -> tuple[float, float]:
 
 def _shortness(embedding: Embedding) -> Tensor:
     return -embedding.location.double().norm(dim=1)
-
-
-def _mean_ranks(values: Tensor) -> Tensor:
-    _, place, counts = values.double().unique(return_inverse=True, return_counts=True)
-    ends = counts.cumsum(0).double()
-    return (ends - (counts.double() - 1) / 2)[place]

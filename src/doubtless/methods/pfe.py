@@ -26,7 +26,7 @@ from doubtless.methods.two_stage import HeadOptions, TwoStage
 class PfeOptions(HeadOptions):
     """The section `head` of a configuration."""
 
-    norm_lr: float = Field(default=10.0, gt=0)
+    norm_lr: float = Field(default=100.0, gt=0)
     """Factor on the learning rate of γ and β, which have units to go: at 1e-3 a step that is thousands of steps."""
     first_scale: float = Field(default=1e-4, gt=0)
     """γ before the first step."""

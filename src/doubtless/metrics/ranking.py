@@ -81,3 +81,20 @@ def check_scores(score: Tensor, name: str = "uncertainty") -> None:
         raise InputError(
             f"The {name} has {count} NaN entries; numbers and infinities can be ranked, NaN cannot."
         )
+
+
+def spearman(first: Tensor, second: Tensor) -> float:
+    """Spearman's rank correlation of two (n,), equal values sharing their mean rank; NaN where one never varies.
+
+    >>> round(spearman(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([0.0, 5.0, 5.0])), 4)
+    0.866
+    """
+    ranks = [_mean_ranks(values) for values in (first, second)]
+    a, b = (rank - rank.mean() for rank in ranks)
+    return float((a @ b) / (a.norm() * b.norm()))
+
+
+def _mean_ranks(values: Tensor) -> Tensor:
+    _, place, counts = values.double().unique(return_inverse=True, return_counts=True)
+    ends = counts.cumsum(0).double()
+    return (ends - (counts.double() - 1) / 2)[place]
