@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from doubt import trained
 
 from doubtless.data import open_source
 from doubtless.evaluation import Evaluation
 from doubtless.files import write_json
 from doubtless.methods.configuration import make_config
-from doubtless.runs import Run
 from doubtless.runs.evaluation import evaluate_run
 from doubtless.runs.report import versions
-from doubtless.training import train_run
 
 SEEDS = [0, 1]
 NORM_LR = [1.0, 3.0, 10.0, 30.0, 100.0]
@@ -74,10 +73,11 @@ def measure(name: str, network: Mapping[str, Any], cache: Path, data: str) -> di
     found: dict[str, dict[str, list[float]]] = {}
     for seed in SEEDS:
         shared = {**network, "seed": seed, "data": {**network["data"], "source": f"npz:{part}"}}
-        base = run_of({"method": "deterministic", **shared}, cache / f"{name}-network-{seed}")
+        deterministic = make_config({"method": "deterministic", **shared})
+        base = trained(deterministic, cache / f"{name}-network-{seed}")
         for label, changes in variants():
             config = {**shared, "base": str(base.path), **changes}
-            run = run_of(config, cache / f"{name}-{label.replace(' ', '-')}-{seed}")
+            run = trained(make_config(config), cache / f"{name}-{label.replace(' ', '-')}-{seed}")
             measures = run.path / "metrics.json"
             evaluation = (
                 Evaluation.load(measures)
@@ -102,13 +102,6 @@ def variants() -> Iterator[tuple[str, dict[str, Any]]]:
         for temperature in TEMPERATURE:
             head = {"targets": targets, "temperature": temperature}
             yield f"loss {targets} {temperature:g}", {"method": "loss-prediction", "head": head}
-
-
-def run_of(config: dict[str, Any], folder: Path) -> Run:
-    """A finished run, trained where there is none."""
-    if not Run(folder).is_finished:
-        train_run(make_config(config), folder, resume=folder.exists(), quiet=True)
-    return Run.open(folder)
 
 
 def part_of(name: str, cache: Path, data: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.results_page import budgets, claims, looks
 from benchmarks.results_page.measured import Measured, read
-from benchmarks.results_page.pages import PAGES, RESULTS, Page
+from benchmarks.results_page.pages import ABLATIONS, PAGES, RESULTS, Page
 from benchmarks.results_page.summary import summary
 from benchmarks.results_page.tables import Tables
 
@@ -56,7 +56,7 @@ def sections(page: Page, measured: Measured, *, first: bool) -> Iterator[str]:
     level = "##" if first else "###"
     if not first:
         yield f"## `{suite}`: {measured.result['title']}"
-    if suite in page.ablations:
+    if suite.startswith(ABLATIONS):
         yield tables.compact()
         yield made_by(measured)
         return
@@ -132,7 +132,7 @@ def _frozen(result: dict[str, Any]) -> str:
     said = Counter(_how_frozen(run.get("frozen", last)) for run in result["runs"])
     if len(said) == 1:
         return f"{next(iter(said))}."
-    return "; ".join(f"{how} ({count} runs)" for how, count in said.items()) + "."
+    return "; ".join(f"{how} ({count} run{'s' * (count > 1)})" for how, count in said.items()) + "."
 
 
 def _how_frozen(frozen: dict[str, object] | None) -> str:

@@ -27,6 +27,8 @@ CALIBRATION = {
 }
 """Consensus ECE of variances as they are or with one scale from validation images; floors: of a perfect voter."""
 FLOORS = {"ece_floor", "ece_tuned_floor"}
+ABLATIONS = "ablations-"
+"""How the names of suites begin whose rows differ in one thing each: they get one table."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,6 @@ class Page:
     """The out-of-distribution set of a paper, whose AUPRC is shown too."""
     paper_ratio: float = 1.0
     """Its images to one other, in the paper."""
-    ablations: tuple[str, ...] = ()
-    """Those of the suites whose rows differ in one thing each: they get one table."""
 
     @property
     def path(self) -> Path:
@@ -57,7 +57,6 @@ PAGES = (
         "FashionMNIST",
         RETRIEVAL,
         "mnist",
-        ablations=("ablations-fashion",),
     ),
     Page(
         "cifar10",
@@ -66,7 +65,6 @@ PAGES = (
         RETRIEVAL,
         "svhn_test_small",
         2.6032,
-        ablations=("ablations-cifar10",),
     ),
     Page("omniglot", ("omniglot-equal",), "Omniglot", RETRIEVAL),
     Page("grocery", ("grocery-lite0",), "Grocery Store", PHOTOGRAPHS),

@@ -152,7 +152,8 @@ def test_a_table_grows_by_what_is_missing(
     assert result["frozen"]["commit"] == "2222222"
     mean = (0.123 + lam[1]["measures"]["recall@1"]["value"]) / 2
     assert result["table"]["cells"]["lam"]["recall@1"]["mean"] == pytest.approx(mean)
-    assert "(5 runs); " in _frozen(result) or "(1 runs); " in _frozen(result)
+    parts = "Settings frozen in commit `2222222` (5 runs); Settings frozen in commit `1111111` (1 run)."
+    assert _frozen(result) == parts
     shutil.rmtree(tmp_path / "work")
     assert "has all 6 runs" in bench(suite, tmp_path, "--extend").output
 
@@ -322,6 +323,8 @@ def test_second_stages_are_tuned_upon_what_was_chosen_for_the_first(suite: Path,
     chosen = loaded.model_copy(update={"tuned": {"contrastive": {"training.lr": 3e-3}}})
     assert {job.method for job in plan_tuning(chosen, tmp_path)} == {"contrastive"}
     base, *tuning = plan_tuning(chosen, tmp_path, with_base=True)
+    assert plan_tuning(chosen, tmp_path, with_base=True, rows=["lam"]) == [base, *tuning]
+    assert plan_tuning(chosen, tmp_path, rows=["lam"]) == []
     final = {(job.method, job.seed): job for job in plan_jobs(chosen, tmp_path)}
     assert base.folder == final["contrastive", 0].folder  # made once, used again
     write_empty_metrics(final["lam", 0].folder)

@@ -45,8 +45,6 @@ def check_budgets(suite: Suite, budgets: Mapping[str, Budget]) -> None:
 
 def trials_of(suite: Suite, name: str) -> int:
     """Settings compared for this row, or for the row whose values or run it takes."""
-    if name not in suite.methods:  # a suite that was narrowed to some rows
-        return suite.tried.get(name, 0)
     row = suite.methods[name]
     own = row.trials + suite.tried.get(name, 0)
     other = row.tuned_as or row.of or row.base

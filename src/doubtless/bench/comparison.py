@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from doubtless.bench.budgets import budgets_of, check_budgets
-from doubtless.bench.kept import KeptRuns
+from doubtless.bench.kept import NOTHING_KEPT, KeptRuns
 from doubtless.bench.plan import Job
 from doubtless.bench.suite import Suite
 from doubtless.bench.worker import MADE_WITH, read_queries
@@ -40,7 +40,7 @@ SEVERAL = " and "  # between the versions of several machines
 
 
 def read_results(
-    jobs: Sequence[Job], *, metrics: Sequence[str] | None = None, kept: KeptRuns | None = None
+    jobs: Sequence[Job], *, metrics: Sequence[str] | None = None, kept: KeptRuns = NOTHING_KEPT
 ) -> list[MethodResult]:
     """What was measured of every method that has a finished run, seeds in order; a kept one has no queries.
 
@@ -48,12 +48,11 @@ def read_results(
     """
     rows: dict[str, list[Evaluation]] = {}
     for job in jobs:
-        record = None if kept is None else kept.of(job)
         if job.is_done:
             evaluation = Evaluation.load(job.folder / "metrics.json")
             with_queries = replace(evaluation, queries=read_queries(job.folder / "queries.safetensors"))
             rows.setdefault(job.method, []).append(with_queries)
-        elif record is not None:
+        elif (record := kept.of(job)) is not None:
             rows.setdefault(job.method, []).append(Evaluation.from_json(record))
     pictures = _pictures(jobs)
     results = []
@@ -139,7 +138,7 @@ def write_results(
     *,
     command: str = "",
     frozen: Mapping[str, Any] | None = None,
-    kept: KeptRuns | None = None,
+    kept: KeptRuns = NOTHING_KEPT,
 ) -> ComparisonTable:
     """JSON and HTML of these runs of the suite, with everything needed to make them again.
 
@@ -147,10 +146,8 @@ def write_results(
     frozen   the commit its settings were in before anything was measured (`frozen_settings`)
     kept     runs of an earlier bench, for those whose folders are not there
     """
-    kept = kept or KeptRuns()
-    budgets = {
-        name: budget for name, budget in budgets_of(suite).items() if name in {job.method for job in jobs}
-    }
+    shown = {job.method for job in jobs}
+    budgets = {name: budget for name, budget in budgets_of(suite).items() if name in shown}
     check_budgets(suite, budgets)
     rows = read_results(jobs, metrics=suite.metrics, kept=kept)
     table = make_table(suite, rows)

@@ -16,7 +16,7 @@ from doubtless.files import read_json, reading
 
 @dataclass(frozen=True)
 class KeptRuns:
-    """What the JSON of an earlier bench has of this suite; without an argument: nothing."""
+    """What the JSON of an earlier bench has of this suite."""
 
     records: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     """Key → one run as it is written, with the commit that its settings were in."""
@@ -28,10 +28,13 @@ class KeptRuns:
         return self.records.get(job.folder.name)
 
 
+NOTHING_KEPT = KeptRuns()
+
+
 def kept_runs(path: Path) -> KeptRuns:
     """Those of the JSON that a bench wrote; none where there is no such file."""
     if not path.is_file():
-        return KeptRuns()
+        return NOTHING_KEPT
     with reading(path, "results of a bench"):
         result = read_json(path)
         records = {run["key"]: {"frozen": result.get("frozen"), **run} for run in result["runs"]}

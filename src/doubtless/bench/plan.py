@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, reduce
 from itertools import product
@@ -113,14 +113,25 @@ def plan_jobs(suite: Suite, work: Path, *, root: str | None = None) -> list[Job]
     return [_job(suite, method, seed, work, root) for seed, method in product(suite.seeds, suite.methods)]
 
 
-def plan_tuning(suite: Suite, work: Path, *, root: str | None = None, with_base: bool = False) -> list[Job]:
-    """Every point of every method's grid, with the suite's first seed.
+def plan_tuning(
+    suite: Suite,
+    work: Path,
+    *,
+    root: str | None = None,
+    with_base: bool = False,
+    rows: Collection[str] | None = None,
+) -> list[Job]:
+    """Every point of every method's grid, or of those of some `rows`, with the suite's first seed.
 
     Rows that start from another row's run come `with_base`, a second time round: their bases, which are runs of
     the suite as any others, are then made with the values chosen for them and stand first in the plan.
     """
     seed = suite.seeds[0]
-    chosen = [name for name, row in suite.methods.items() if (row.base is not None) == with_base]
+    chosen = [
+        name
+        for name, row in suite.methods.items()
+        if (row.base is not None) == with_base and (rows is None or name in rows)
+    ]
     grids = {name: grid for name in chosen if (grid := suite.grid_of(name))}
     bases = {base: None for name in grids if (base := suite.methods[name].base) is not None}
     bare = suite.model_copy(

@@ -61,7 +61,7 @@ def bench(
     from doubtless.bench.budgets import budgets_of, check_budgets
     from doubtless.bench.comparison import redraw_results, write_results
     from doubtless.bench.frozen import frozen_settings
-    from doubtless.bench.kept import KeptRuns, jobs_to_make, kept_runs
+    from doubtless.bench.kept import NOTHING_KEPT, jobs_to_make, kept_runs
     from doubtless.bench.suite import find_suite, tuned_path
     from doubtless.cli.tables import comparison_csv, print_comparison, print_json, recorded_command
 
@@ -74,17 +74,17 @@ def bench(
         redraw_results(name, out)
         typer.echo(f"drawn anew: {out / name}.html")
         return
-    chosen = _narrowed(load_suite(suite), seeds, only)
+    whole = load_suite(suite)
+    rows = _rows(whole, only)
     if (tune or tune_only) and not dry_run:
         for with_base in (False, True):  # a second stage starts from what was chosen for the first
-            _tune(suite, chosen, work, data, jobs, with_base=with_base)
-            chosen = _narrowed(load_suite(suite), seeds, only)
+            _tune(suite, whole, rows, work, data, jobs, with_base=with_base)
+            whole = load_suite(suite)  # with what was chosen
         if tune_only:
             return
-    whole = load_suite(suite)
     every = plan_jobs(whole, work, root=data)
-    kept = kept_runs(out / f"{whole.name}.json") if extend else KeptRuns()
-    wanted = [job for job in every if job.method in chosen.methods and job.seed in chosen.seeds]
+    kept = kept_runs(out / f"{whole.name}.json") if extend else NOTHING_KEPT
+    wanted = [job for job in every if job.method in rows and job.seed in whole.seeds[:seeds]]
     plan = jobs_to_make(wanted, every, kept)
     check_budgets(whole, budgets_of(whole))
     path = find_suite(suite)
@@ -104,8 +104,8 @@ def bench(
         elif csv:
             typer.echo(comparison_csv(table), nl=False)
         else:
-            print_comparison(table, chosen.title)
-            typer.echo(f"results: {out / chosen.name}.json, {out / chosen.name}.html")
+            print_comparison(table, whole.title)
+            typer.echo(f"results: {out / whole.name}.json, {out / whole.name}.html")
     _stop_if_failed(failed, len(plan))
 
 
@@ -119,24 +119,26 @@ def _list_suites(json: bool, csv: bool) -> None:
     show(("suite", "methods", "seeds", "what it compares"), rows, json, csv=csv)
 
 
-def _narrowed(suite: Suite, seeds: int | None, only: list[str] | None) -> Suite:
+def _rows(suite: Suite, only: list[str] | None) -> list[str]:
+    """Those that were asked for; where none was, all."""
     from doubtless.errors import InputError, nearest
 
     for name in only or []:
         if name not in suite.methods:
             raise InputError(f"The suite {suite.name} has no method {name!r}{nearest(name, suite.methods)}")
-    methods = {name: row for name, row in suite.methods.items() if not only or name in only}
-    return suite.model_copy(update={"seeds": suite.seeds[:seeds], "methods": methods})
+    return only or list(suite.methods)
 
 
-def _tune(name: str, suite: Suite, work: Path, data: str | None, jobs: int, *, with_base: bool) -> None:
+def _tune(
+    name: str, suite: Suite, rows: list[str], work: Path, data: str | None, jobs: int, *, with_base: bool
+) -> None:
     import yaml
 
     from doubtless.bench import run_suite
     from doubtless.bench.plan import choose, plan_tuning, save_choices
     from doubtless.bench.suite import find_suite, tuned_path
 
-    plan = plan_tuning(suite, work, root=data, with_base=with_base)
+    plan = plan_tuning(suite, work, root=data, with_base=with_base, rows=rows)
     if not plan:
         return
     statuses = run_suite(plan, parallel=jobs)

@@ -102,16 +102,17 @@ def open_source(name: str, *, root: str | Path | None = None, progress: Progress
     if bool(rest) != (":" in kind.form):
         raise InputError(f"The data source {word} is written {kind.form}, got {name!r}.")
     request = SourceRequest(name, rest, data_root(root), progress)
-    if (known := _KEPT.get((name, request.root))) is not None:
-        return known
+    key = name, request.root
+    if _kept is not None and key in _kept:
+        return _kept[key]
     source = as_source(kind.open(request), name=name)
-    if _keeping:
-        _KEPT[name, request.root] = source
+    if _kept is not None:
+        _kept[key] = source
     return source
 
 
-_KEPT: dict[tuple[str, Path | None], Source] = {}
-_keeping = False
+_kept: dict[tuple[str, Path | None], Source] | None = None
+"""Name and data folder → what was opened, within `kept_sources`."""
 
 
 @contextlib.contextmanager
@@ -122,14 +123,13 @@ def kept_sources() -> Iterator[None]:
     ...     open_source("digits") is open_source("digits")
     True
     """
-    global _keeping
-    before, _keeping = _keeping, True
+    global _kept
+    before = _kept
+    _kept = {} if before is None else before
     try:
         yield
     finally:
-        _keeping = before
-        if not before:
-            _KEPT.clear()
+        _kept = before
 
 
 def named_source(data: Any) -> tuple[Source, str]:

@@ -104,11 +104,7 @@ class LossPrediction(TwoStage):
         """Rank correlation of what the head says with the losses of validation images it did not learn from, after
         learning from training images, and from the other validation images."""
         fold = _folds(labels, whole_labels=self.config.data.split != "closed", seed=self.config.seed)
-        parts = [
-            ((fold != number).nonzero().squeeze(1), (fold == number).nonzero().squeeze(1))
-            for number in range(FOLDS)
-        ]
-        if min(len(judges) for _, judges in parts) < FEWEST:
+        if int(fold.bincount(minlength=FOLDS).min()) < FEWEST:
             return {}
         untaught = copy.deepcopy(self.second.state_dict())
 
@@ -119,8 +115,10 @@ class LossPrediction(TwoStage):
             self.second.load_state_dict(untaught)
             return found if math.isfinite(found) else -1.0  # a head that says the same of all
 
-        of_parts = [agreement(validation.of(learns), validation.of(judges)) for learns, judges in parts]
-        return {"train": agreement(train, validation), "validation": sum(of_parts) / FOLDS}
+        of_folds = [
+            agreement(validation.of(fold != number), validation.of(fold == number)) for number in range(FOLDS)
+        ]
+        return {"train": agreement(train, validation), "validation": sum(of_folds) / FOLDS}
 
 
 class _Lesson(NamedTuple):
@@ -135,12 +133,10 @@ class _Lesson(NamedTuple):
 
 
 def _folds(labels: Tensor, *, whole_labels: bool, seed: int) -> Tensor:
-    """(n,) the fold of each image, about as many in each: at random, or all images of a label in one."""
+    """(n,) the fold of each image, on the CPU: at random, or all images of a label in one; nearly equal folds."""
     generator = torch.Generator().manual_seed(seed)
     names, place = labels.unique(return_inverse=True) if whole_labels else (labels, torch.arange(len(labels)))
-    return (torch.randperm(len(names), generator=generator) % FOLDS).to(labels.device)[
-        place.to(labels.device)
-    ]
+    return (torch.randperm(len(names), generator=generator) % FOLDS)[place.cpu()]
 
 
 class _Shuffled:
